@@ -37,7 +37,7 @@ class LakehouseError(Exception):
 
 
 class SettingsError(LakehouseError):
-    """A setting is unknown, malformed or contradicts another."""
+    """A setting is unknown, malformed or contradicts another setting."""
 
     exit_code = 2
 
@@ -83,7 +83,7 @@ class StreamError(LakehouseError):
 
 
 class HeapError(StreamError):
-    """A micro-batch does not fit in Spark's memory; the original error is chained as the cause."""
+    """A micro-batch does not fit in Spark's memory. The original error is chained as the cause."""
 
 
 class RefusedError(LakehouseError):

@@ -1,8 +1,8 @@
 """Pipeline events, recorded from anywhere in the process and stored in ops.events.
 
 `note` is cheap and never raises, so any code can call it. Within `noting`, an EventLog collects the events,
-and its thread appends them about once a second. Micro-batches neither wait for it nor fail because of it.
-Outside `noting`, events are discarded.
+and its thread appends them about once a second. Micro-batches neither wait for this thread nor fail because
+of it. Outside `noting`, events are discarded.
 
 A SIGKILL loses the events of the last second. If too many unwritten events accumulate, the oldest are
 dropped, counted and reported. No event is written twice.
@@ -36,7 +36,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(StrEnum):
-    """Kinds of events."""
+    """The kinds of events."""
 
     START = "start"
     STOP = "stop"
@@ -64,9 +64,9 @@ class Kind(StrEnum):
 class Event:
     """One event, with the columns of ops.events.
 
-    `at` is in UTC and unique within a process. `stream`, `layer` and `table` (layer.name) are null if the
-    event concerns none, or more than one. `actor` is the command that ran as process `pid` on `host`.
-    `details` is JSON, or null; `code_version` is the package's version.
+    `at` is in UTC and unique within a process. `stream`, `layer` and `table` (layer.name) are None if the
+    event concerns none or several of them. `actor` is the command that ran as process `pid` on `host`.
+    `details` is JSON or None, and `code_version` is the package's version.
     """
 
     id: str
@@ -114,13 +114,13 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return the event kind for a failure: REFUSAL if it happened before any harm was done, else FAILURE."""
+    """Return REFUSAL for a failure that happened before any harm was done, and FAILURE for any other."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
 
 class EventLog:
-    """Collects events from all threads of a process, and appends them in batches in a background thread.
+    """A collector of events from all threads, which a background thread appends in batches.
 
     `warn` is called with a line when appending starts to fail, when it recovers, and when events are lost. A
     failed batch is retried every `pause_s` seconds, together with newer events. If more than `capacity`
@@ -248,7 +248,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Send events noted within the block to the log, and close it at the end; only one log may be active."""
+    """Send events noted within the block to the log, and close it at the end. Only one log may be active."""
     global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:
@@ -259,7 +259,7 @@ def noting(log: EventLog) -> Iterator[None]:
 
 
 def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
-    """Record an event; does nothing if no log is active."""
+    """Record an event. Does nothing if no log is active."""
     if _log is not None:
         _log.note(kind, message, **about)
 

@@ -1,4 +1,4 @@
-"""The process's caches, such as the one for a table's files; they are cleared when a lake is closed.
+"""The process's caches, such as the cache of a table's files. Closing a lake clears them.
 
     _known: dict[str, Files] = {}
     on_forget(_known.clear)
@@ -14,7 +14,7 @@ _FORGETTING: list[Callable[[], None]] = []
 
 
 def on_forget(clear: Callable[[], None]) -> None:
-    """Register a cache's `clear` function, which each `forget` calls; modules do this on import."""
+    """Register a cache's `clear` function, which each `forget` calls. Modules do this on import."""
     _FORGETTING.append(clear)
 
 

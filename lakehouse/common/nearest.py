@@ -17,10 +17,10 @@ _FEW = 12
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` known names that resemble a name, best match first; often none.
+    """Return up to `most` known names that resemble a name, best match first. Often there are none.
 
     Case is ignored, and dashes count as underscores. Similarity is difflib's ratio. Names that contain the
-    given name, or are contained in it, come after the similar ones.
+    given name, or are contained in it, come after similar names.
     """
     spelt: dict[str, list[str]] = {}
     for one in sorted(set(known)):
@@ -48,7 +48,7 @@ def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
 
 
 def did_you_mean(found: list[str]) -> str:
-    """Return a question suggesting the names found by `nearest`; expects at least one."""
+    """Return a question that suggests the names found by `nearest`. There must be at least one name."""
     return f"did you mean {_either(found)}?"
 
 

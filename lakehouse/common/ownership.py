@@ -1,7 +1,7 @@
 """Check that only the user can change a file or directory that determines which code runs.
 
 A path is the user's own if the user or root owns it and nobody else may write to it. A group's write
-permission is harmless if the owner is its only member, as in the per-user groups of many systems; any write
+permission is harmless if the owner is its only member, as in the per-user groups of many systems. Any write
 permission is harmless on a file system that is mounted read-only.
 """
 
@@ -19,7 +19,7 @@ _ACL = "system.posix_acl_access"
 
 
 class ForeignError(OSError):
-    """Another user may change a file; the message names the user or group, and the path."""
+    """Another user may change a file. The message names the user or group, and the path."""
 
 
 def read_own(path: Path) -> bytes:
@@ -47,9 +47,9 @@ def read_own(path: Path) -> bytes:
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return the reason why another user may change a file or directory; None if nobody else may.
+    """Return the reason why another user may change a file or directory, or None if nobody else may.
 
-    `sticky`: accept a sticky directory, even if others may write to it.
+    With `sticky`, a sticky directory is accepted, even if others may write to it.
     """
     return _reason(path, path.stat(), sticky=sticky)
 
@@ -75,7 +75,7 @@ def _of_owner(state: os.stat_result) -> str | None:
 
 
 def _is_private(state: os.stat_result) -> bool:
-    """Whether a group has the same name as the file's owner, and no other members."""
+    """Return whether a group has the same name as the file's owner, and no other members."""
     try:
         owner, group = pwd.getpwuid(state.st_uid).pw_name, grp.getgrgid(state.st_gid)
     except KeyError:
@@ -84,7 +84,7 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Whether a file has an ACL, in which case its group mode bits are only an upper bound."""
+    """Return whether a file has an ACL. Its group mode bits are then only an upper bound."""
     if sys.platform != "linux":  # Python cannot read ACLs elsewhere
         return False
     try:

@@ -1,6 +1,6 @@
-"""A lake's address in the form each reader expects: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
+"""The form of a lake's address for each reader: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
 
-Hadoop takes a path literally: unlike in a URL, %20 is not an escape. deltalake decodes it.
+Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake decodes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 _OF_THIS_MACHINE = "file:"
 _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
-# deltalake refuses such paths, or looks elsewhere: it decodes %41 to A and takes a backslash for a slash.
+# deltalake refuses such paths or looks elsewhere, because it decodes %41 to A and reads a backslash as a
+# slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
 # With characters other than these, deltalake writes the checkpoint hint under a key with additional escapes.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
@@ -34,7 +35,7 @@ def lake_address(given: str) -> str:
 
 
 def _of_store(given: str) -> str:
-    """Return a URL without a trailing slash; s3:// and s3n:// become Hadoop's s3a://."""
+    """Return a URL without a trailing slash. s3:// and s3n:// become Hadoop's s3a://."""
     url = given.rstrip("/")
     for name in _OTHER_S3:
         if url.startswith(name):
@@ -81,16 +82,16 @@ def location(path: str) -> str:
 
 
 def is_on_s3(path: str) -> bool:
-    """Tell whether a path is on S3."""
+    """Return whether a path is on S3."""
     return path.startswith(_S3A)
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path is on a local file system: it has no scheme other than file:."""
+    """Return whether a path is on a local file system, which means that it has no scheme other than file:."""
     beginning, colon, _ = path.partition(":")
     return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
 
 
 def local_path(path: str) -> Path | None:
-    """Return the local path; None if the path is not local."""
+    """Return the local path, or None if the path is not local."""
     return Path(location(path)) if is_local(path) else None

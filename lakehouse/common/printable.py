@@ -3,7 +3,7 @@ r"""Make text from records, tables and other systems printable for terminals and
 Unprintable characters are those that `str.isprintable` rejects: control characters (C0, DEL, C1), and thus
 escape sequences; direction and zero-width marks; line and paragraph separators; spaces other than U+0020;
 lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash is
-not escaped: the escapes are for people only. JSON output uses JSON's own escapes and is exact.
+not escaped, because the escapes are only for people. JSON output uses JSON's own escapes and is exact.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def printable(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return text truncated to `most` characters, escaped; `…` stands for the rest."""
+    """Return text truncated to `most` characters and escaped, with `…` for the rest."""
     return printable(text if len(text) <= most else f"{text[:most]}…")
 
 
 def indented(text: str) -> list[str]:
-    """Return the lines of text, indenting all but the first so that none looks like another record's line."""
+    """Return the lines of text, indenting all but the first so that no line looks like another record's."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
     return [first, *(f"    {line}" for line in others)]
 

@@ -25,17 +25,17 @@ def parse_duration_s(text: str) -> int:
 
 
 def show_duration(seconds: int) -> str:
-    """Return a duration for `parse_duration_s` to read, in the largest units: 5400 is 1h30m, 604800 is 7d."""
+    """Return a duration in the format of `parse_duration_s`, in the largest units: 5400 is 1h30m."""
     parts = []
     for unit, length_s in _UNITS_S.items():
-        if unit != "w" and seconds >= length_s:  # 7d is more usual than 1w
+        if unit != "w" and seconds >= length_s:  # 7d is more common than 1w
             parts.append(f"{seconds // length_s}{unit}")
             seconds %= length_s
     return "".join(parts) or "0s"
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB; a KB has 1,024 bytes.
+    """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB. A KB has 1,024 bytes.
 
     For anything else, including a number without a unit, raises ValueError, which says what is expected.
     """

@@ -1,7 +1,7 @@
 """Kafka records as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
 
-A line is a record's value, byte for byte, or an envelope: a JSON object that also has other fields of the
-record.
+A line is a record's value, byte for byte, or an envelope: a JSON object that also contains the record's other
+fields.
 
     {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
     {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}
@@ -13,7 +13,7 @@ record.
 | key | text; absent or null: the record has no key |
 | key_base64 | instead of key: bytes |
 | headers | an object of strings (or nulls), or a list of [name, string] if a name is repeated |
-| topic | the topic, for a stream that reads several |
+| topic | the topic, for a stream that reads several topics |
 | partition, offset | the record's coordinates |
 | timestamp_ms | Kafka's timestamp, in epoch milliseconds |
 """
@@ -56,7 +56,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Record:
-    """A Kafka record; a None value is a tombstone.
+    """A Kafka record. A value of None is a tombstone.
 
     If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the code that uses the
     record chooses the value.
@@ -87,7 +87,7 @@ class Line:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file of record lines, or standard input for "-"; raises SettingsError if it cannot be opened."""
+    """Open a file of record lines, or standard input for "-". Raises SettingsError if it cannot be opened."""
     if path == STANDARD_INPUT:
         yield sys.stdin.buffer
         return
@@ -100,7 +100,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
-    """Yield the records in a file's lines; blank lines are skipped.
+    """Yield the records in a file's lines, skipping blank lines.
 
     Raises SettingsError, with file and line, if `envelopes` is set and a line is not an envelope.
     """

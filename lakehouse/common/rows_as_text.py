@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The columns and rows of a query's result; `truncated` if there were more rows than requested."""
+    """A query's columns and rows. `truncated` is true if there were more rows than requested."""
 
     schema: StructType
     rows: Sequence[Row]
@@ -36,7 +36,7 @@ class QueryResult:
 def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
     """Yield each row as JSON-compatible values.
 
-    Times and intervals become ISO 8601; instants are in UTC with a Z. Bytes become hex. Decimals, NaN,
+    Times and intervals become ISO 8601, and instants are in UTC with a Z. Bytes become hex. Decimals, NaN,
     infinities and other values that JSON lacks become text.
     """
     types = [column.dataType for column in answer.schema.fields]
@@ -59,14 +59,14 @@ def differing(
 
 
 def as_json(answer: QueryResult) -> str:
-    """Return the result as a JSON array, one object per row, each on its own line."""
+    """Return the result as a JSON array with one object per row, each on its own line."""
     names = answer.schema.names
     lines = (printable_json(dict(zip(names, row, strict=True))) for row in plain_rows(answer))
     return "[" + ",\n ".join(lines) + "]"
 
 
 def as_csv(answer: QueryResult) -> str:
-    """Return the result as CSV with a header, one row per line; null is an empty field.
+    """Return the result as CSV with a header and one row per line. Null is an empty field.
 
     Text is made printable, and gets a leading ' if a spreadsheet would take it for a formula. Numbers and
     numeric text are unchanged.
@@ -90,7 +90,7 @@ def as_table(answer: QueryResult) -> Table:
 
 
 def iso_duration(months: int, days: int, nanoseconds: int) -> str:
-    """Return an interval in ISO 8601: months, days, and seconds with a fraction."""
+    """Return an interval in ISO 8601 with months, days, and seconds with a fraction."""
     seconds = Decimal(nanoseconds).scaleb(-9).normalize()
     parts = ((months, "M"), (days, "D"))
     day_part = "".join(f"{number}{unit}" for number, unit in parts if number)
@@ -98,7 +98,7 @@ def iso_duration(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _field(value: Any) -> str:
-    """Return a value as a CSV field."""
+    """Return a value as a printable CSV field that no spreadsheet evaluates as a formula."""
     text = value if isinstance(value, str) else printable_json(value)
     is_formula = text.startswith(_FORMULA) and _NUMBER.fullmatch(text) is None
     return printable(f"'{text}" if is_formula else text)

@@ -1,4 +1,4 @@
-"""Declare functions' parameters at run time, for typer and FastAPI, which read function signatures."""
+"""Declare function parameters at run time, for typer and FastAPI, which read function signatures."""
 
 from __future__ import annotations
 

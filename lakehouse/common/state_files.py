@@ -18,9 +18,9 @@ _ANYBODY = 0o666  # restricted by the process umask
 def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
     """Replace a file's content atomically: a reader sees either the old or the new text.
 
-    `lasting`: sync to disk; otherwise the file may be empty after a power failure. `mode`: the file's
-    permissions. If the write fails, the file is unchanged, and the error names the file. A killed process
-    leaves a temporary file behind (`drafts_of`).
+    With `lasting`, the file is synced to disk; otherwise it may be empty after a power failure. `mode` is the
+    file's permissions. If the write fails, the file is unchanged, and the error names the file. A killed
+    process leaves a temporary file behind (`drafts_of`).
     """
     draft = _draft_of(path)
     try:
@@ -48,7 +48,7 @@ def copy_whole(source: Path, target: Path) -> None:
 
 @contextmanager
 def drafted(target: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; after the block it is synced and renamed to the target.
+    """Yield a temporary path to write to. After the block, it is synced and renamed to the target.
 
     Missing parent directories are created. A killed process leaves a temporary file behind (`drafts_of`).
     """
@@ -63,13 +63,13 @@ def drafted(target: Path) -> Iterator[Path]:
 
 
 def make_home(path: Path) -> None:
-    """Create a home directory with mode 0700; an existing directory is left unchanged."""
+    """Create a home directory with mode 0700. An existing directory is left unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
 
 
 def make_private(path: Path) -> None:
-    """Create a directory and its home with mode 0700; restrict an existing directory owned by the user.
+    """Create a directory and its home with mode 0700. An existing directory of this user also gets it.
 
     On a file system without permissions, an existing directory remains accessible to others.
     """

@@ -27,9 +27,9 @@ _WIDE = 2_000
 
 
 class Console(rich.console.Console):
-    """Prints each string, and each `Text`, as one line with unprintable characters escaped.
+    """A console that prints each string and each `Text` as one line, with unprintable characters escaped.
 
-    The same holds for table cells. Markup such as [red] is not interpreted: use styles for colour. To print
+    Table cells are escaped, too. Markup such as [red] is not interpreted: use styles for colour. To print
     several lines, pass several strings or a Group. The width is the terminal's, or COLUMNS; output to a pipe
     or file is not wrapped.
     """
@@ -51,7 +51,7 @@ class Console(rich.console.Console):
 
 
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[object]], **options: Any) -> Table:
-    """Return a table whose cells wrap instead of being truncated; None is an empty cell."""
+    """Return a table whose cells wrap instead of being truncated. None becomes an empty cell."""
     table = Table(*(Column(heading, overflow="fold") for heading in headings), **options)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
@@ -70,19 +70,19 @@ def echo(*lines: str, err: bool = False) -> None:
 
 
 def echo_json(value: Any, *, indent: int | None = 1) -> None:
-    """Print a value as JSON."""
+    """Print a value as JSON, with only the unprintable characters escaped."""
     typer.echo(printable_json(value, indent=indent))
 
 
 def log_to_standard_error() -> None:
-    """Print the log records of the whole process to standard error."""
+    """Print the whole process's log records to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
 
 
 class LogFormatter(logging.Formatter):
-    """Formats log records, indenting every line of a record except the first."""
+    """A formatter that indents every line of a log record except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's text."""
@@ -102,7 +102,7 @@ def _show_failure(failure: threading.ExceptHookArgs) -> None:
 
 
 def _cleaned(text: Text) -> Text:
-    """Return a rich Text with unprintable characters escaped; styles keep their positions."""
+    """Return a rich Text with unprintable characters escaped. Styles keep their positions."""
     if text.plain.isprintable():
         return text
     parts = [printable(character) for character in text.plain]

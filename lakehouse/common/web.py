@@ -1,9 +1,9 @@
 """HTTP requests under a single policy, for OAuth tokens, the schema registry and webhooks.
 
-- Redirects are not followed, so no secret reaches another host. A redirect is an error that names that host.
+- Redirects are not followed, so no secret reaches another host. A redirect is an error that names the host.
 - A response, including its headers, has a size limit and a deadline for connecting, sending and reading.
   Neither an endless nor a slow response can block the caller.
-- URLs begin with https://. `needs_permission` reports those that do not, unless they lead to this machine.
+- URLs begin with https://. `needs_permission` reports other URLs, unless they lead to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
 - The server's certificate must be signed by one of the system's authorities, or by a given authority.
 
@@ -33,7 +33,7 @@ from lakehouse.common.printable import printable
 
 DEADLINE_S = 10.0
 MOST_BYTES = 8 << 20
-_MOST_SAID = 200  # characters of a server's text quoted in a message
+_MOST_SAID = 200  # characters quoted from a server's text in a message
 _PORTS = {"http": 80, "https": 443}
 _UNSAFE = re.compile(r"[^!-~]")
 _REDIRECTS = range(300, 400)
@@ -46,21 +46,22 @@ class WebError(ServiceError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's complete response; `body` is empty if it was not requested."""
+    """A server's complete response. `body` is empty if it was not requested."""
 
     status: int
     body: bytes
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is 2xx."""
+        """True if the status is 2xx."""
         return self.status in _SUCCESSES
 
 
 def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
-    """Raise ValueError if the text is not an http or https URL; the message quotes no part of it.
+    """Raise ValueError if the text is not an http or https URL. The message quotes no part of the URL.
 
-    `credentials`: the URL may contain a user and password. `query`: it may contain a query or fragment.
+    With `credentials`, the URL may contain a user and password. With `query`, it may contain a query or
+    fragment.
     """
     try:
         parts = urlsplit(url)
@@ -78,14 +79,14 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
 
 
 def needs_permission(url: str, hosts: Collection[str]) -> bool:
-    """Tell whether a URL sends data unencrypted from this machine to a host that is not in `hosts`."""
+    """Return whether a URL sends data unencrypted from this machine to a host that is not in `hosts`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.scheme == "http" and not is_loopback(host) and host not in {one.lower() for one in hosts}
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a URL's host is this machine."""
+    """Return whether a URL's host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -101,14 +102,14 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def authorization(user: str, password: str) -> dict[str, str]:
-    """Return the Authorization header for a user and password; empty without a user."""
+    """Return the Authorization header for a user and password, or no header without a user."""
     return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
     """Return a TLS context that trusts these PEM certificate authorities, or the system's if empty.
 
-    Raises ValueError if the text is not PEM certificates.
+    Raises ValueError if the text does not consist of PEM certificates.
     """
     try:
         return ssl.create_default_context(cadata=authorities or None)
@@ -135,7 +136,7 @@ def host_of(url: str) -> str:
 
 
 class WebClient:
-    """A client of one web server; within a `with` block, the connection is kept alive between requests.
+    """A client for one web server. Within a `with` block, the connection is kept alive between requests.
 
     `url` must not contain credentials. `proxy` is the proxy's URL, possibly with credentials; if None or
     empty, the environment's proxy is used.
@@ -244,7 +245,7 @@ def _whole(answer: http.client.HTTPResponse) -> bytes:
 
 @dataclass(frozen=True)
 class _Relay:
-    """A proxy; `headers` contains its credentials."""
+    """A proxy. `headers` contains its credentials."""
 
     host: str
     port: int
@@ -290,7 +291,7 @@ class _Limits:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose socket calls all respect `limits`; `end` closes it."""
+    """A connection whose socket calls all respect `limits`. `end` closes it."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, relay: _Relay | None) -> None:
         super().__init__(host, port)
@@ -344,7 +345,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket:
-    """The socket interface that http.client uses. The owner closes the socket after reading the response."""
+    """The socket interface that http.client uses. The owner closes the socket once the response is read."""
 
     def __init__(self, inner: socket.socket, owner: _Connection) -> None:
         self._inner, self._owner = inner, owner

@@ -1,4 +1,4 @@
-"""The section `alerts`: the rules, and where alerts are sent."""
+"""The section `alerts`: the rules, and the destinations of alerts."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ class AlertsSettings(Section):
 
     @property
     def webhook_certificates(self) -> SecretStr:
-        """The text of `webhook_ca`, read from the file at each use; empty without one."""
+        """The text of `webhook_ca`, read from the file at each use, or empty if no file is set."""
         return secret_in(self.webhook_ca, "alerts.webhook_ca")

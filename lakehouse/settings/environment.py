@@ -1,4 +1,4 @@
-"""The environment: pydantic-settings reads the variables; those ending in `_FILE` name files with secrets."""
+"""Read the environment with pydantic-settings. Variables ending in `_FILE` name files with secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_KUBERNETES = re.compile(
 
 
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the environment's values, in sections as in the file, and the variable behind each set key.
+    """Return the environment's values, in sections as in the file, and the variable that set each key.
 
     Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that two
     variables set, and for a secret file that cannot be read.
@@ -54,7 +54,7 @@ class _Model(Settings, BaseSettings):
 
 
 class _Variables(EnvSettingsSource):
-    """Reads the known variables only; its errors name the variable."""
+    """A source that reads only the known variables. Its errors name the variable."""
 
     def __init__(self) -> None:
         super().__init__(_Model)
@@ -69,7 +69,7 @@ class _Variables(EnvSettingsSource):
 
 
 def _given() -> Iterator[Key]:
-    """Yield the keys whose own variables are set, except for variables that Kubernetes has set."""
+    """Yield the keys whose own variables are set, except variables that Kubernetes has set."""
     for key in all_keys().values():
         value = os.environ.get(key.variable)
         if value is not None and not _is_of_kubernetes(key.variable, value):

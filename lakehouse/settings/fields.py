@@ -1,4 +1,4 @@
-"""The kinds of fields that settings have: sections, durations, sizes, lists, times, and merged tables."""
+"""Field types for settings: sections, durations, sizes, lists, times, and merged tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def duration_s(given: object) -> int:
 
 
 def duration_or_never_s(given: object) -> int | None:
-    """Return a duration in seconds; None for `never`."""
+    """Return a duration in seconds, or None for `never`."""
     return None if given == "never" else duration_s(given)
 
 
@@ -41,12 +41,12 @@ def size_bytes(given: object) -> int:
 
 
 def listed(names: object) -> object:
-    """Split comma-separated names; other values are returned unchanged."""
+    """Split comma-separated names. Other values are returned unchanged."""
     return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
 
 
 def moment(given: object) -> datetime:
-    """Parse an ISO 8601 date or time, in UTC unless it has an offset; pydantic would also accept a number."""
+    """Parse an ISO 8601 date or time, in UTC unless it has an offset. Pydantic would also accept a number."""
     if isinstance(given, str):
         try:
             given = datetime.fromisoformat(given)
@@ -67,12 +67,12 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 
 
 def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
-    """Tell whether a field with this metadata is read by one of these functions."""
+    """Return whether one of these functions reads a field with this metadata."""
     return any(isinstance(one, BeforeValidator) and one.func in readers for one in metadata)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table overridden by another table, key by key; lists are replaced."""
+    """Return a table overridden by another table, key by key. Lists are replaced."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

@@ -14,7 +14,7 @@ from lakehouse.settings.web import of_token_endpoint
 
 
 class KafkaSettings(Section):
-    """The Kafka settings; `access` is the connection."""
+    """The Kafka settings. `access` is the connection."""
 
     bootstrap_servers: str = Field(
         default="",
@@ -63,7 +63,7 @@ class KafkaSettings(Section):
 
     @property
     def access(self) -> KafkaAccess:
-        """The connection to Kafka; certificates are read from their files at each use."""
+        """The connection to Kafka. Certificates are read from their files at each use."""
         return KafkaAccess(
             self.bootstrap_servers,
             self.security_protocol,

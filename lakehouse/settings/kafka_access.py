@@ -1,4 +1,4 @@
-"""The connection to a Kafka cluster, as one value with the properties for each of the three clients.
+"""The connection to a Kafka cluster: one value, with the properties for each of the three clients.
 
 The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
 keys may come from files. Each new client reads them again, so a changed file takes effect with the next
@@ -38,7 +38,7 @@ _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 @dataclass(frozen=True)
 class _Names:
-    """A client property's name in Java, kafka-python and librdkafka; None where a client has none."""
+    """A client property's name in Java, kafka-python and librdkafka; None if a client lacks it."""
 
     java: str
     python: str | None
@@ -79,8 +79,8 @@ _SETTINGS = {
 class KafkaAccess:
     """The brokers, and this application's credentials.
 
-    `servers` is host:port, or several separated by commas. `ca` holds the trusted CA certificates in PEM
-    (empty: the system's); `certificate` and `key` are this application's own, with the key in PKCS#8. For
+    `servers` is host:port, or several separated by commas. `ca` contains the trusted CA certificates in PEM
+    (empty: the system's). `certificate` and `key` are this application's own; the key is in PKCS#8. For
     OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
     endpoint. `properties` are from CLIENT_PROPERTIES, by their Java names.
 
@@ -105,12 +105,12 @@ class KafkaAccess:
 
     @property
     def is_sasl(self) -> bool:
-        """Whether the brokers require a user name and a secret."""
+        """True if the brokers require a user name and a secret."""
         return self.protocol.startswith("SASL_")
 
     @property
     def is_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.protocol.endswith("SSL")
 
     @property
@@ -123,7 +123,7 @@ class KafkaAccess:
         )
 
     def check(self) -> None:
-        """Raise SettingsError for values that contradict each other or cannot be used, quoting no secret."""
+        """Raise SettingsError for contradictory or unusable values. The message quotes no secret."""
         given = {
             name
             for name in ("mechanism", "username", "password", "token_url", "scope")

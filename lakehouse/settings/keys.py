@@ -20,7 +20,7 @@ FILE_SUFFIX = "_FILE"
 
 @dataclass(frozen=True)
 class Key:
-    """A key, such as `ttl` in the section `redis`; the section is empty at the top level."""
+    """A key, such as `ttl` in the section `redis`. At the top level, the section is empty."""
 
     section: str
     name: str
@@ -32,7 +32,7 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The environment variable, such as LAKEHOUSE_REDIS_TTL."""
+        """The key's environment variable, such as LAKEHOUSE_REDIS_TTL."""
         return ENV_PREFIX + str(self).replace(".", "_").upper()
 
     @property
@@ -42,27 +42,27 @@ class Key:
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value is secret, or a URL that may contain a password."""
+        """True if the value is secret, or a URL that may contain a password."""
         return _has_secret(self.info.annotation)
 
     @property
     def has_several(self) -> bool:
-        """Whether the value is a list of secrets."""
+        """True if the value is a list of secrets."""
         return self.is_secret and self.info.annotation is not SecretStr
 
     @property
     def is_json(self) -> bool:
-        """Whether the variable is JSON: a table, or a list of tables or secrets."""
+        """True if the variable is JSON: a table, or a list of tables or secrets."""
         return self.has_several or _has_table(self.info.annotation)
 
     def of(self, settings: Settings) -> Any:
-        """Return the key's value."""
+        """Return the key's value in these settings."""
         return getattr(getattr(settings, self.section) if self.section else settings, self.field)
 
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return every key by its full name, in the file's order: the top level first."""
+    """Return every key by its full name, in the file's order, with the top level first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 

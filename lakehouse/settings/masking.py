@@ -1,4 +1,4 @@
-"""Secrets as `lakehouse settings` shows them: masked, but in URLs only the passwords are masked."""
+"""Mask secrets for `lakehouse settings`. In URLs, only passwords are masked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOST = re.compile(r"[^/?#]*")
 
 
 def masked(key: Key, secret: str) -> str:
-    """Return a secret in masked form; an empty secret stays empty.
+    """Return a secret in masked form. An empty secret remains empty.
 
     In a URL, only passwords are masked, including those in its options. For a webhook, only the host is
     shown, because its path is often its secret.

@@ -23,14 +23,14 @@ _MB = 1 << 20
 
 
 def _of_redis(url: SecretStr) -> SecretStr:
-    """Raise ValueError for an invalid Redis URL; the message never quotes a password."""
+    """Raise ValueError for an invalid Redis URL. The message never quotes a password."""
     if url.get_secret_value():
         parse_redis_url(url.get_secret_value())
     return url
 
 
 def _of_postgres(url: SecretStr) -> SecretStr:
-    """Raise ValueError for a URL that libpq would misread; the message never quotes a password."""
+    """Raise ValueError for a URL that libpq would misread. The message never quotes a password."""
     if url.get_secret_value():
         check_postgres_url(url.get_secret_value())
     return url
@@ -196,7 +196,7 @@ class StreamDefaults(Section):
 
 
 class Settings(Section):
-    """All settings. Names in code include units (`redis.ttl_s`); keys do not. See docs/settings.md."""
+    """All settings. Names in code include units (`redis.ttl_s`), but keys do not. See docs/settings.md."""
 
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),

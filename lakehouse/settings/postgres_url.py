@@ -17,7 +17,7 @@ _URL = re.compile(
 
 
 def check_postgres_url(text: str) -> None:
-    """Raise ValueError for a URL that libpq would misread or refuse; the message quotes no part of it.
+    """Raise ValueError for a URL that libpq would misread or refuse. The message quotes no part of it.
 
     libpq's own messages quote the misread part, which may be part of a password.
     """

@@ -1,4 +1,4 @@
-"""Reads settings from the environment, `lakehouse.toml` and defaults, in this order of precedence."""
+"""Read settings from the environment, `lakehouse.toml` and defaults, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings, and the origin of each value that is set: a variable, a file, or local services."""
+    """The settings, and the origin of each set value: a variable, a file, or the local services."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -71,7 +71,7 @@ def services_file(home: Path) -> Path:
 
 
 def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section's values; a key such as sasl_password_file is replaced by the secret in that file."""
+    """Return a section's values, replacing a key such as sasl_password_file with the secret in that file."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = all_keys().get(f"{section}.{name.removesuffix(FILE_SUFFIX.lower())}")
@@ -147,7 +147,7 @@ def _running_services(home: Path) -> dict[str, _Running]:
 
 
 def _lookup(values: Mapping[str, Any], name: str) -> Any:
-    """Return a key's value in nested values; None if it is not set."""
+    """Return a key's value in nested values, or None if it is not set."""
     section, _, key = name.rpartition(".")
     within = values.get(section) if section else values
     return within.get(key) if isinstance(within, Mapping) else None

@@ -43,10 +43,10 @@ _UNREADABLE = "it is not a valid URL; in a password, write / ? # @ and % as %2F 
 
 @dataclass(frozen=True)
 class RedisUrl:
-    """The parts of a Redis URL; `plain` is the whole URL for redis-py.
+    """The parts of a Redis URL. `plain` is the whole URL for redis-py.
 
-    With Sentinels, `master` is their name for the primary, and `plain` has everything but the primary's
-    address. `files` has the paths of the TLS files by option.
+    With Sentinels, `master` is their name for the primary, and `plain` contains everything except the
+    primary's address. `files` contains the paths of the TLS files by option.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -66,7 +66,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Parse a URL. Raises ValueError, whose message quotes no part that may belong to a password."""
+    """Parse a URL. Raises ValueError with a message that quotes no part that may belong to a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
     # Only the first host: newer Python versions refuse an [IPv6 address] after other hosts.

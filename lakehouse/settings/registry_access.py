@@ -1,4 +1,4 @@
-"""The address and credentials of a schema registry, and the formats of its records."""
+"""A schema registry's address and credentials, and the formats of records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
 class RegistryAccess:
     """A registry with Confluent's API, and this application's credentials for it.
 
-    `ca` holds the trusted CA certificates in PEM; if empty, the system's are used. `str` returns the URL;
-    `repr` shows no secret.
+    `ca` contains the trusted CA certificates in PEM; if it is empty, the system's certificates are used.
+    `str` returns the URL, and `repr` shows no secret.
     """
 
     url: str

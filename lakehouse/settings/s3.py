@@ -12,7 +12,7 @@ from lakehouse.settings.web import of_api
 
 
 class S3Settings(Section):
-    """The S3 settings; `access` is the connection."""
+    """The S3 settings. `access` is the connection."""
 
     endpoint: Annotated[str, AfterValidator(of_api)] = Field(
         default="",

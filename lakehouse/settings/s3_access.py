@@ -1,7 +1,7 @@
 """Access to an S3 store, as one value that serves both kinds of lake readers.
 
-Hadoop's client in the JVM takes properties. deltalake and pyarrow take AWS's usual environment variables, as
-every S3 tool does. Each of them looks up unset values through AWS's provider chain: variables, a credentials
+Hadoop's client in the JVM reads properties. deltalake and pyarrow read AWS's usual environment variables, as
+every S3 tool does. Each client looks up unset values through AWS's provider chain: variables, a credentials
 file, a web identity, or the machine's role.
 """
 
@@ -20,7 +20,7 @@ _ANY_REGION = "us-east-1"  # for a store without regions, because a signature ne
 
 @dataclass(frozen=True)
 class S3Access:
-    """The store's address, its region, and the key that signs requests; values not set are empty.
+    """The store's address, its region, and the key that signs requests. Unset values are empty.
 
     The secret key may come from a file, which every new client reads again.
     """

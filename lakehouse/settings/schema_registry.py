@@ -14,7 +14,7 @@ from lakehouse.settings.web import of_api
 
 
 class SchemaRegistrySettings(Section):
-    """The registry's settings; `access` is the connection."""
+    """The registry's settings. `access` is the connection."""
 
     url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
@@ -28,7 +28,7 @@ class SchemaRegistrySettings(Section):
 
     @property
     def access(self) -> RegistryAccess:
-        """The connection to the registry; certificates are read from their file at each use."""
+        """The connection to the registry. Certificates are read from their file at each use."""
         return RegistryAccess(
             self.url, self.username, self.password, secret_in(self.ca, "schema_registry.ca")
         )

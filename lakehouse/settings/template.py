@@ -1,4 +1,4 @@
-"""A lakehouse.toml with every key commented out, each with its default or an example."""
+"""A lakehouse.toml in which every key is commented out, with its default or an example."""
 
 from __future__ import annotations
 

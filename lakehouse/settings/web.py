@@ -1,4 +1,4 @@
-"""Validation of URLs, and the check whether URLs without encryption are allowed."""
+"""Validate URLs, and check whether URLs without encryption are allowed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def of_web(url: SecretStr) -> SecretStr:
-    """Raise ValueError, quoting no part of the URL, unless it is a web URL; credentials are allowed."""
+    """Raise ValueError, quoting no part of the URL, unless it is a web URL. Credentials are allowed."""
     web.check_url(url.get_secret_value(), credentials=True)
     return url
 
 
 def of_proxy(url: SecretStr) -> SecretStr:
-    """Raise ValueError unless the URL is an HTTP proxy's, or empty."""
+    """Raise ValueError unless the URL belongs to an HTTP proxy or is empty."""
     text = url.get_secret_value()
     if text:
         web.check_url(text, credentials=True)
@@ -31,14 +31,14 @@ def of_proxy(url: SecretStr) -> SecretStr:
 
 
 def of_token_endpoint(url: str) -> str:
-    """Raise ValueError unless the URL is a web URL without credentials, or empty."""
+    """Raise ValueError unless the URL is empty or a web URL without credentials."""
     if url:
         web.check_url(url)
     return url
 
 
 def of_api(url: str) -> str:
-    """Raise ValueError unless the URL is a web URL without credentials or query, or empty."""
+    """Raise ValueError unless the URL is empty or a web URL without credentials or a query."""
     if url:
         web.check_url(url, query=False)
     return url

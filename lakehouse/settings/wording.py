@@ -1,4 +1,4 @@
-"""Messages about invalid settings: key or variable, value unless it is secret, and the expected form."""
+"""Messages about invalid settings: key or variable, value (unless it is secret), and expected form."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def secret_in_file(key: Key, path: Path) -> str:
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return the message for invalid values; `path` is the file with all values that no variable sets."""
+    """Return the message for invalid values. `path` is the file with all values that no variable sets."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 
@@ -111,7 +111,7 @@ def _explain(item: Mapping[str, Any], path: Path) -> str:
 
 
 def _no(name: str, known: Iterable[str], where: str = "") -> str:
-    """Return an unknown name with its location, and the known names that it resembles."""
+    """Return an unknown name with its location, and similar known names."""
     prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
     near = nearest(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known])
     if not near:
@@ -120,7 +120,7 @@ def _no(name: str, known: Iterable[str], where: str = "") -> str:
 
 
 def _subject(key: Key, value: object, path: Path | None, within: Collection[int | str] = ()) -> str:
-    """Return a setting as it was given; its value is left out if it is secret or may contain a password."""
+    """Return a setting as it was given. Its value is omitted if it is secret or may contain a password."""
     place = "".join(f"[{printable(json.dumps(one))}]" for one in within)
     is_tree = isinstance(value, Mapping | list | tuple)
     text = json.dumps(value, default=str, ensure_ascii=False) if is_tree else str(value)
@@ -133,7 +133,7 @@ def _subject(key: Key, value: object, path: Path | None, within: Collection[int 
 
 
 def _expected(key: Key, within: Collection[int | str] = (), *, in_file: bool) -> str:
-    """Return the expected form of a setting, or of one of its elements, with an example."""
+    """Return the expected form of a setting, or of an element in it, with an example."""
     kind, bounds = key.info.annotation, list(key.info.metadata)
     if within:
         kind = get_args(kind)[-1 if get_origin(kind) is dict else 0]
@@ -179,7 +179,7 @@ def _kind(kind: Any, bounds: list[Any], *, in_file: bool) -> str:
 
 
 def as_text(key: Key, value: Any) -> Any:
-    """Return a value in the form used in the file: durations, sizes and times as text."""
+    """Return a value as it is written in the file, with durations, sizes and times as text."""
     metadata = list(key.info.metadata)
     if str(key) == "maintenance.keep_rows":
         return {name: one if isinstance(one, str) else show_duration(one) for name, one in value.items()}
@@ -193,7 +193,7 @@ def as_text(key: Key, value: Any) -> Any:
 
 
 def _given(key: Key, value: Any, *, in_file: bool) -> str:
-    """Return a value as written in a file or in a variable; empty if it is not a useful example."""
+    """Return a value as written in a file or variable, or an empty text if it is not a useful example."""
     if isinstance(value, SecretStr) or value in (None, "", (), {}):
         return ""
     value = as_text(key, value)

@@ -1,7 +1,7 @@
-"""Access the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
+"""Access the lake's files without a JVM, on a local disk or, through pyarrow, in other storage.
 
-As with deltalake, the address and credentials of an object store come from the environment (AWS_...). In an
-object store, finding a file takes one request, reading it takes two, and one request lists a thousand names.
+As with deltalake, an object store's address and credentials come from the environment (AWS_...). In an object
+store, finding a file takes one request and reading it takes two. One request lists up to a thousand names.
 Unreachable files raise OSError.
 """
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _OBJECT_STORES = ("s3://", "gs://", "abfs://", "abfss://")
 _AT_ONCE = 16
 _READ_WHOLE = 8 * 1024 * 1024  # bytes; larger files are read in parts, on request
-_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object in one request instead of three
+_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object with one request instead of three
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
 class Found:
-    """An existing file: `stamp` changes when the file is replaced; times are in epoch milliseconds."""
+    """An existing file. `stamp` changes when the file is replaced; `modified_ms` is in epoch milliseconds."""
 
     stamp: Hashable
     modified_ms: int
@@ -50,16 +50,16 @@ class Stored:
 
 
 class Files(ABC):
-    """Files below a path; names are relative to it. Thread-safe.
+    """The files below a path. Names are relative to the path. Thread-safe.
 
-    If `is_far`, every access is a network request, so `each` makes several of them concurrently.
+    If `is_far` is true, every access is a network request, and `each` sends several requests concurrently.
     """
 
     is_far: bool
 
     @abstractmethod
     def exist(self) -> bool:
-        """Return whether the directory exists; in an object store, only a directory with files exists."""
+        """Return whether the directory exists. In an object store, only a directory with files exists."""
 
     @abstractmethod
     def find(self, name: str) -> Found | None:
@@ -67,7 +67,7 @@ class Files(ABC):
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
-        """Return the names in a directory, sorted; empty if the directory does not exist."""
+        """Return the sorted names in a directory, or an empty list if the directory does not exist."""
 
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
@@ -102,7 +102,7 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory of an object store; empty if the directory does not exist.
+    """Return every file below a directory in an object store, or an empty list if it does not exist.
 
     Return None for other file systems, such as HDFS, which pyarrow may be unable to access.
     """
@@ -212,7 +212,7 @@ def _text(stream: pa.NativeFile) -> str:
 
 @lru_cache(maxsize=4)
 def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
-    """Return a cached client for a store; changed credentials (AWS_...) create a new client."""
+    """Return a cached client for a store. For changed credentials (AWS_...), a new client is created."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 

@@ -20,7 +20,7 @@ _WAY_OUT = "choose another name, or list the streams to run in only_streams"
 def check_names(streams: Sequence[Stream]) -> None:
     """Raise SettingsError for names and tables that several streams share, and for invalid names.
 
-    Column names are checked, too: they must be unique, valid in SQL, and none of those that silver adds.
+    Column names must also be unique, valid in SQL, and different from the columns that silver adds.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
@@ -43,11 +43,12 @@ def check_names(streams: Sequence[Stream]) -> None:
 
 
 def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
-    """Raise SettingsError for a topic with more than one use, comparing topics as the settings rename them.
+    """Raise SettingsError for a topic with more than one use, after the settings have renamed topics.
 
     A topic that is both read and written would feed itself: each dead letter would be read as a record, and
     become another dead letter. Two streams cannot read the same topic, because dead letters are identified by
-    their record's coordinates. If a topic had two kinds of messages, its consumers could not tell them apart.
+    their record's coordinates. If a topic contained two kinds of messages, consumers could not tell them
+    apart.
     """
     uses: dict[str, list[str]] = defaultdict(list)
     for topic, use in _uses(streams, settings):
@@ -62,7 +63,7 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
 
 
 def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each topic, as the settings rename it, with a description of its use."""
+    """Yield each topic's name in the settings, with a description of its use."""
 
     def named(topic: str) -> tuple[str, str]:
         renamed = settings.topic(topic)

@@ -14,9 +14,9 @@ MOST_PLACES = 9
 COORDINATES = ("topic", "partition", "offset")
 """A record's coordinates in Kafka, which are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column whose maximum is the front; nothing else moves the front."""
+"""The silver column whose maximum is the front. No other column advances the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
-"""The columns that a silver table has in addition to those in its contract."""
+"""The columns in a silver table that are not in its contract."""
 OWN_TABLES = frozenset({"dead_letters"})
 """Names that a stream cannot use for its silver tables."""
 
@@ -25,7 +25,7 @@ class FieldType(Enum):
     """The JSON types of a contract's fields. They are strict: "12.5" is not a number.
 
     LONG is a 64-bit integer, written without a fraction or exponent: 1.0 and 1e3 do not qualify. DECIMAL is a
-    number that decimal(38,9) holds exactly. JSON is any value: a string is stored unchanged, but any other
+    number that fits in decimal(38,9) exactly. JSON is any value: a string is stored unchanged, but any other
     value, or a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
     """
 
@@ -39,7 +39,7 @@ class FieldType(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    r"""One field of a record: its JSON path, its column in silver and its type.
+    r"""A field in a record, with its JSON path, its column in silver and its type.
 
     A dot in `name` descends into an object, as in meta.dt; `a\.b` is the single field a.b. A record is
     invalid if a required field is absent, null or (for a string) empty. An optional field that is absent or
@@ -58,7 +58,7 @@ class Field:
     accepts_numbers: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a malformed path, and for options that the type does not have."""
+        """Raise ValueError for a malformed path, and for options that the type does not support."""
         json_path.names_of(self.name)
         is_decimal = self.type is FieldType.DECIMAL
         if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):
@@ -140,8 +140,8 @@ class Contract:
     tombstone        the field that gets the Kafka key of a record without a value; the record's other fields
                      are null. None: such a record is invalid
 
-    The event time is such a number or an ISO 8601 string. If it is absent or null, the Kafka record's
-    timestamp is used.
+    The event time is a number or an ISO 8601 string. If it is absent or null, the Kafka record's timestamp is
+    used.
     """
 
     fields: tuple[Field, ...]
@@ -171,6 +171,6 @@ class Contract:
 
     @property
     def outermost_names(self) -> tuple[str, ...]:
-        """The record's top-level fields that contain all the contract's fields, each listed once."""
+        """The record's top-level fields that contain the contract's fields, each listed once."""
         paths = (*(field.path for field in self.fields), self.event_time_path)
         return tuple(dict.fromkeys(path[0] for path in paths))

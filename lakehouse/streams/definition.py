@@ -1,4 +1,4 @@
-"""The declaration of a stream: values that the layers read, free of the layers' own code.
+"""A stream's declaration: values that the layers read, without any of the layers' own code.
 
 A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
 and the contract for its records) and one or more gold tables (how clean rows are merged, and how the result
@@ -42,9 +42,9 @@ Severity = Literal["fail", "warn"]
 class Rule:
     """A validation rule: a condition that a clean row must not meet, and the message for a dead letter.
 
-    `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
-    `key` names the setting with the rule's SQL condition, which a run checks when it starts; it is empty for
-    a rule in Python.
+    `violated` is a boolean Column over the parsed row. It is true if the rule is broken; null counts as not
+    broken. `key` names the setting that contains the rule's SQL condition, which a run checks when it starts.
+    `key` is empty for a rule in Python.
     """
 
     name: str
@@ -101,32 +101,32 @@ class Source:
 
     @property
     def id_column(self) -> str | None:
-        """The silver column with a record's id; None if records have none."""
+        """The silver column with a record's id, or None if records have no id."""
         return self._column_of(self.unique_by, ID)
 
     @property
     def sequence_column(self) -> str | None:
-        """The silver column that orders the records with the same id; None if there is none."""
+        """The silver column that orders the records with the same id, or None if no column does."""
         return self._column_of(self.sequence_by, SEQUENCE)
 
     @property
     def is_deleted_by_key(self) -> bool:
-        """Whether a record without a value deletes the id in its key."""
+        """True if a record without a value deletes the id in its key."""
         return self.sequence_by is not None and self.contract.tombstone is None
 
     @property
     def key_form(self) -> KeyForm:
-        """The encoding of the key of a record without a value."""
+        """The key encoding of records without a value."""
         return KeyForm.of(self.deletion_key)
 
     @property
     def mark(self) -> Mark | None:
-        """The mark of a deletion that has a value; None if no deletion has one."""
+        """The mark of a deletion that has a value, or None if no deletion has a value."""
         return None if self.deleted_if is None else Mark.of(self.deleted_if)
 
     @property
     def is_typed(self) -> bool:
-        """Whether the format has typed fields; otherwise all fields arrive as text."""
+        """True if the format has typed fields; otherwise all fields arrive as text."""
         return self.format in {"avro", "protobuf"}
 
     def _column_of(self, name: str | None, of_header: str) -> str | None:
@@ -140,7 +140,7 @@ class Source:
 
 
 def _refuse_useless(source: Source) -> None:
-    """Raise ValueError for malformed deletion options, or if the source does not support such deletions."""
+    """Raise ValueError for malformed deletion options, and for options that the source does not support."""
     has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
@@ -161,13 +161,13 @@ _HEADER = "header:"
 
 
 def header_of(name: str | None) -> str | None:
-    """Return the header that `unique_by` or `sequence_by` names; None if it names a field."""
+    """Return the header that `unique_by` or `sequence_by` names, or None if it names a field."""
     return name.removeprefix(_HEADER) if name and name.startswith(_HEADER) else None
 
 
 @dataclass(frozen=True)
 class EventTimeProgress:
-    """A gold table's time, UTC: before a micro-batch (`before`) and after it (`now`).
+    """A gold table's time (UTC) before a micro-batch (`before`) and after it (`now`).
 
     With an EventClock, both are the greatest event time merged so far; `before` is None for an empty table.
     Otherwise `now` is the wall clock and `before` is None.
@@ -179,7 +179,7 @@ class EventTimeProgress:
 
 @dataclass(frozen=True)
 class WallClock:
-    """Time is the wall clock, which also advances without records.
+    """A clock for tables whose time is the wall clock, which also advances without records.
 
     Once `after` has passed since the time in its `column`, a row that meets `waits` is updated with
     `set_columns`. A fold applies the same update to the rows that it processes.
@@ -193,13 +193,14 @@ class WallClock:
 
 @dataclass(frozen=True)
 class EventClock:
-    """Time is the greatest event time merged, the maximum of `column`; only micro-batches advance it.
+    """A clock for tables whose time is the greatest merged event time, the maximum of `column`.
 
-    The passage of time alone may change current rows whose `due_column` lies within `due_span(progress)`,
-    both ends included; a start of None means no lower bound. A fold gets these rows, too.
+    Only micro-batches advance this time. Its advance alone may change current rows whose `due_column` lies
+    within `due_span(progress)`, both ends inclusive. A start of None means no lower bound. A fold gets these
+    rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet; the column of `when_idle` is also `due_column`. A later fold keeps these updates.
+    updated yet. The column of `when_idle` is the `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -211,15 +212,15 @@ class EventClock:
 
 @dataclass(frozen=True)
 class RedisView:
-    """The layout of rows in Redis, designed so that a read takes one round trip.
+    """The layout of rows in Redis, designed for reads in one round trip.
 
-    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. One hash per
-    `group`, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest `order`:
-    reading the latest row is one HGET, and comparing members takes HKEYS and HMGET. Values are JSON: the
+    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so one MGET reads a series. For each
+    `group`, a hash, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest
+    `order`. One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the
     exported message, the table's generation and the row's version. `order` is a whole number. With
-    `rows_move`, a commit may change a row's key and order by deleting the old row and inserting the new one;
-    no other row of the same member lies between the two. The row key is built from the table's keys; group
-    and member are built from some of them.
+    `rows_move`, a commit may change a row's key and order by deleting the old row and inserting the new row.
+    No other row of the same member lies between these two. The row key is built from the table's keys, and
+    group and member from some of these keys.
     """
 
     row_key: Key
@@ -231,7 +232,7 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
+    """The export of a gold row, as a message to a topic, and to the stores of `lakehouse.sinks`.
 
     topic           the destination topic; None: no topic
     key             the message key
@@ -256,7 +257,7 @@ class Export:
     sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
-        """Return the message key for a deleted row's tombstone, which no other row shares.
+        """Return the message key for a deleted row's tombstone. No other row shares this key.
 
         Several rows, such as the windows of a series, can share one message key. A null value under that key
         would remove all of them from a compacted topic.
@@ -282,10 +283,10 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a row is compared with its recomputation from silver: column by column, to the last digit.
+    """The rules for comparing a row with its recomputation from silver: by column, to the last digit.
 
-    `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
-    relative 1e-9; a double in `slack` may differ further, by the Column given there (over the recomputed
+    `ignored` columns are omitted, because they depend on more than silver's rows. Doubles may differ by a
+    relative 1e-9. A double in `slack` may differ by more, up to the Column given there (over the recomputed
     row).
     """
 
@@ -299,7 +300,7 @@ class MergedTable:
     """The common part of every gold table: its grain, the times of its rows, and its export.
 
     name             the table's name in gold
-    comment          what a row is; catalogs show it
+    comment          a description of a row, shown in catalogs
     keys             the columns that identify a row
     schema           all columns
     time_columns     the columns with a row's first and last time, used for file skipping; None: no columns
@@ -372,7 +373,7 @@ class GoldTable(MergedTable):
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
-    total            the column that is null if its type cannot hold the sum: such a key is set aside
+    total            the column that is null if the sum does not fit in its type: such a key is set aside
                      (ops.keys_set_aside), and other keys continue
     sides            tables that are maintained with this one
     state            columns that only a fold needs; maintenance clears them once no fold can need them
@@ -394,7 +395,7 @@ class GoldTable(MergedTable):
 
     @property
     def wall_clock(self) -> WallClock | None:
-        """The wall clock that changes rows, perhaps only while no events arrive; None: no wall clock."""
+        """The wall clock that changes rows, perhaps only while no events arrive, or None if there is none."""
         return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 

@@ -5,8 +5,8 @@ A package offers a stream with an entry point in the group `lakehouse.streams`, 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
 
-The object is a Stream, or a function that returns one; its arguments are the table
-`[streams.orders.arguments]`.
+The object is a Stream, or a function that returns a Stream. The table `[streams.orders.arguments]` contains
+the function's arguments.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Keys = Changes | OfKind
 def found(settings: Settings) -> Iterator[Stream]:
     """Yield the streams in use, as the settings configure them.
 
-    Streams of installed packages and declared streams are in use. Built-in streams are in use until a table
-    `[streams.NAME]` declares a new stream; after that, only those that a table names are. `only_streams`, if
-    set, lists the streams in use instead. Raises SettingsError, which names every wrong key, for a table that
-    `read_table` refuses, for an unknown name, and for a stream that cannot be imported.
+    Streams from installed packages and declared streams are in use. Built-in streams are in use until a table
+    `[streams.NAME]` declares a new stream. After that, a built-in stream is in use only if a table names it.
+    If `only_streams` is set, it lists the streams in use instead. Raises SettingsError, which names every
+    wrong key, for a table that `read_table` refuses, for an unknown name, and for a stream that cannot be
+    imported.
     """
     offered = {entry.name: entry for entry in entry_points(group=GROUP)}
     keys = _all_keys(settings.streams, offered)

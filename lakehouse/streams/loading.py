@@ -1,7 +1,7 @@
-"""Imports streams written in Python: an object in a module, either a Stream or a function that returns one.
+"""Import streams written in Python: a module's object is a Stream, or a function that returns a Stream.
 
-The working directory is searched last, so that none of its modules shadows an installed package. A module
-there is imported only if nobody but the user can change it.
+The working directory is searched last, so its modules cannot shadow installed packages. A module there is
+imported only if no other user can change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 
 
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
-    """Return the stream at `module:OBJECT`; if OBJECT is a function, it is called with the arguments.
+    """Return the stream at `module:OBJECT`. If OBJECT is a function, it is called with the arguments.
 
     Modules are also searched for in the working directory. `said` begins an error message. Raises
     SettingsError for a failed import, unknown or missing arguments, and an object that is not a stream.
@@ -40,7 +40,7 @@ def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
 def made(
     said: str, load: Callable[[], Any], arguments: Mapping[str, Any], doubt: str | None = None
 ) -> Stream:
-    """Return the loaded stream; any exception in the user's module becomes a SettingsError.
+    """Return the loaded stream. Any exception in the user's module becomes a SettingsError.
 
     `doubt` is the reason why the working directory is not searched.
     """
@@ -82,7 +82,7 @@ def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
 
 
 def _doubt_of(here: Path, name: str) -> str | None:
-    """Return the reason why this module must not be imported from a directory; None if it may be."""
+    """Return the reason why this module must not be imported from a directory, or None if it may be."""
     package = here / name
     for path in (here, package, package / "__init__.py", here / f"{name}.py"):
         try:

@@ -1,4 +1,4 @@
-"""The streams of a lake, configured by the settings."""
+"""A lake's streams, configured by the settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BY_DEFAULT = tuple(with_defaults(built(name, table), _DEFAULTS) for name, table 
 
 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
-    """Return the streams with these names, in the order of `load`; without names, all of them.
+    """Return the streams with these names, in the order of `load`, or all streams if no names are given.
 
     Raises SettingsError, which lists the known names, for an unknown name.
     """
@@ -64,11 +64,11 @@ def choose_one(name: str, settings: Settings) -> Stream:
 
 
 def read_settings() -> Settings:
-    """Return the settings; if the lake is on S3, also set the environment for readers without a JVM.
+    """Return the settings. If the lake is on S3, also set the environment for readers without a JVM.
 
-    Raises SettingsError as `load_settings` does, and for topics that no stream has or an invalid
-    `maintenance.keep_rows`. Settings for the tables of built-in streams are valid even while those streams
-    are not in use.
+    Raises SettingsError as `load_settings` does, for topics that no stream has, and for an invalid
+    `maintenance.keep_rows`. Settings for built-in streams' tables are valid even while those streams are not
+    in use.
     """
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))

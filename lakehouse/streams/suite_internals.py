@@ -2,7 +2,7 @@
 
 It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
 pages. Great Expectations' own pages load scripts and styles from seven hosts, and render a table's values as
-markup. Here, the content of those pages is embedded in our own page: values are text, and the page's policy
+markup. This module embeds the pages' content in our own page, where values are text. The page's policy
 (Content-Security-Policy) prevents the browser from loading or running anything.
 """
 
@@ -64,7 +64,7 @@ class _RowsThatDoNotMeet(TableMetricProvider):
 class ExpectRowsToMeet(BatchExpectation):
     """Every row meets a condition. As in an SQL CHECK constraint, null counts as met.
 
-    `key` has the columns that identify failing rows.
+    `key` lists the columns that identify failing rows.
     """
 
     key: list[str]
@@ -86,7 +86,7 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query on the table, named `{batch}` in the query, returns no row; returned rows show the problem.
+    """A query on the table, named `{batch}` in the query, returns no rows. Returned rows show the problem.
 
     A gate uses `step` and `near` after the expectation has held once; see `no_rows`.
     """
@@ -111,7 +111,7 @@ class ExpectNoRows(UnexpectedRowsExpectation):
 
 
 class ExpectFresh(ExpectNoRows):
-    """Expect the newest time in a column to be recent, and report it as the observed value."""
+    """The newest time in a column is recent. This time is reported as the observed value."""
 
     newest: str
 
@@ -154,7 +154,7 @@ def read_example(text: str) -> dict[str, Any]:
 
 
 class Page(DefaultJinjaPageView):
-    """A page, or the index; our templates replace Great Expectations' templates with the same names."""
+    """A page or the index. Our templates replace Great Expectations' templates with the same names."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -164,7 +164,7 @@ class Page(DefaultJinjaPageView):
 
     @pass_context
     def render_content_block(self, jinja_context: Any, content_block: Any, *rest: Any, **options: Any) -> Any:
-        """Return a part of a page as HTML; plain strings, such as a table's values, are escaped."""
+        """Return a part of a page as HTML. Plain strings, such as a table's values, are escaped."""
         parts = content_block if isinstance(content_block, list) else [content_block]
         text = [escape(part, quote=False) if isinstance(part, str) else part for part in parts]
         block = text if isinstance(content_block, list) else text[0]
@@ -190,7 +190,7 @@ def without_progress(context: AbstractDataContext) -> None:
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results from the run at this time (UTC), and of their suites."""
+    """Return the identifiers of the results, and their suites, from the run at this time (UTC)."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

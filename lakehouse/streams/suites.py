@@ -1,10 +1,10 @@
-"""The expectations in suites: each has a name and a severity, and reports the keys of failing rows.
+"""Expectations for suites. Each has a name and a severity, and reports the keys of failing rows.
 
-There are two kinds. A condition on a row is a Spark expression; one pass over the table evaluates all
-conditions in a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
-counterpart in another table, the age of the newest row. Only failing expectations are read again, for
-examples. The severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is
-only shown.
+There are two kinds. A condition on a row is a Spark expression. One pass over the table evaluates all
+conditions in a suite. A query requires a separate pass, and checks several rows together: duplicate keys,
+rows without a counterpart in another table, or the age of the newest row. The table is read again only for
+failing expectations, to collect examples. The severity is `fail`, which closes a gate and makes the command
+exit with 1, or `warn`, which is only shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
 
 
 def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = "fail") -> ExpectRowsToMeet:
-    """Expect every row to meet a condition in Spark SQL; null counts as met."""
+    """Expect every row to meet a condition in Spark SQL. Null counts as met."""
     return ExpectRowsToMeet(key=list(key), condition=condition, description=name, severity=LEVELS[severity])
 
 
@@ -41,7 +41,7 @@ def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
 
 
 def unique(key: Sequence[str]) -> ExpectNoRows:
-    """Expect no duplicate key."""
+    """Expect keys to be unique."""
     names = ", ".join(f"`{name}`" for name in key)
     query = f"SELECT {names}, count(*) AS rows FROM {{batch}} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
     return no_rows("keys are unique", query, step=query)
@@ -55,19 +55,20 @@ def no_rows(
     step: str | None = None,
     near: Mapping[str, tuple[str, str, str]] | None = None,
 ) -> ExpectNoRows:
-    """Expect a query in Spark SQL to return no row.
+    """Expect a query in Spark SQL to return no rows.
 
     In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
     `gold_name_changes` a gold table's change feed up to its version, and `limits` one row with settings and
     the time of the check: see `lakehouse.operations.quality.subjects`.
 
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
-    row whenever the expectation held before but no longer holds. In it, `{batch}` has the rows whose keys
-    have changed since the last check, and `gold_name_changes` the changes since then. Other tables may have
-    new rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
-    checked, because that row may still be correct. `near` limits the rows that the step reads from another
-    table: it maps the table's view to (column, first, last), and the column is between two Spark SQL
-    expressions over a row of the batch. All three are timestamps or longs.
+    row whenever the expectation held before but no longer holds. In the step, `{batch}` contains the rows
+    whose keys have changed since the last check, and `gold_name_changes` contains the changes since then.
+    Meanwhile, other tables may have received new rows, and gold rows new values, but no row was removed. If
+    the step returns a row, the whole table is checked, because that row may still be correct. `near` limits
+    the rows that the step reads from another table. It maps the table's view to (column, first, last), and
+    the column must be between two Spark SQL expressions over a row of the batch. All three are timestamps or
+    longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,

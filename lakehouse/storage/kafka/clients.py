@@ -1,4 +1,4 @@
-"""Kafka's clients, each built from a KafkaAccess alone, and names from the client libraries."""
+"""Kafka clients that need only a KafkaAccess, and names from the client libraries."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ __all__ = [
 _SILENT = logging.getLogger("lakehouse.librdkafka")  # otherwise it logs to stderr; errors are raised
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
-_RENEWED_AT = 0.8  # of a token's lifetime
+_RENEWED_AT = 0.8  # fraction of a token's lifetime
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A kafka-python consumer; `options` are kafka-python's, and override the properties of the access."""
+    """A kafka-python consumer. `options` are kafka-python's, and override the properties from the access."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         super().__init__(**_arguments(access) | options)
@@ -61,14 +61,14 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]
 
 
 class Producer(_RdProducer):
-    """A librdkafka producer; `options` are librdkafka's."""
+    """A librdkafka producer. `options` are librdkafka's."""
 
     def __init__(self, access: KafkaAccess, options: Mapping[str, Any]) -> None:
         super().__init__({**access.for_librdkafka(), **options}, logger=_SILENT)
 
 
 def group_member(access: KafkaAccess, group: str) -> object:
-    """Return the metadata with which a transaction names a consumer group without members."""
+    """Return the metadata with which a transaction can name a consumer group that has no members."""
     consumer = _RdConsumer({**access.for_librdkafka(), "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()
@@ -84,7 +84,7 @@ def _arguments(access: KafkaAccess) -> dict[str, Any]:
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Gets tokens with a client's id and secret, by OAuth 2.0's client credentials grant (RFC 6749, 4.4)."""
+    """A token provider that uses OAuth 2.0's client credentials grant (RFC 6749, 4.4)."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -92,7 +92,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._token, self._until = "", 0.0
 
     def token(self) -> str:
-        """Return a token that will be valid for a while."""
+        """Return a valid token. A token is reused for most of its lifetime."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._token, life_s = self._ask()
@@ -117,7 +117,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _token_in(answer: web.Answer) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds. Raises WebError if there is none."""
+    """Return the token and its lifetime in seconds. Raises WebError if the answer contains no token."""
     if not answer.is_success:
         raise web.WebError(f"it answered {answer.status}, {web.said(answer)}")
     try:

@@ -1,4 +1,4 @@
-"""All undocumented parts of kafka-python that are used (docs/internals.md); no other module touches them."""
+"""The only module that uses undocumented parts of kafka-python (docs/internals.md)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 _LAST_VERSION = 12  # of fetch requests that identify topics by name
 _READ_COMMITTED = 1
 _NO_SESSION = -1
-_DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then has a different meaning
+_DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning of the first timestamp
 
 
 class HeaderConsumer(Consumer):
-    """A consumer that also reads the time of a record batch from the batch's header.
+    """A consumer that can also read a record batch's time from the batch's header.
 
-    Records are compressed in batches, possibly a thousand to one, but a batch's header is not compressed.
-    Therefore nothing is decompressed, and no codec is needed. The batch is fetched as a whole, and is at most
-    as large as its topic allows.
+    A batch of records may be compressed a thousand to one, but its header is not compressed. Reading the
+    header therefore requires no decompression and no codec. The whole batch is fetched; the topic limits its
+    size.
     """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
@@ -34,7 +34,7 @@ class HeaderConsumer(Consumer):
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time of the first batch that reaches the offset, in ms; None if currently unknown.
+        """Return the time (ms) of the first batch that reaches the offset, or None if currently unknown.
 
         Raises the client's errors if the broker does not answer.
         """
@@ -56,17 +56,17 @@ class HeaderConsumer(Consumer):
 
 
 def hashed(key: bytes) -> int:
-    """Return the hash by which Kafka's default partitioner chooses a partition."""
+    """Return the hash that Kafka's default partitioner uses to choose a partition."""
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def record_bytes(key: bytes, value: bytes | None) -> int:
-    """Return the maximum size of a record in a batch of its own, without compression."""
+    """Return a record's maximum size in bytes if it is alone in an uncompressed batch."""
     return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return a request for the batch at an offset: with a limit of one byte, the broker sends one batch."""
+    """Return a request for one batch. Because of the limit of one byte, the broker sends a single batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,
@@ -91,7 +91,7 @@ def _request(topic: str, number: int, offset: int) -> FetchRequest:
 
 
 def _time_in(records: bytes | None, offset: int) -> int | None:
-    """Return the time in the header of the first batch that reaches the offset; None if there is none."""
+    """Return the header time of the first batch that reaches the offset, or None if no batch reaches it."""
     for batch in MemoryRecords(records or b""):
         if isinstance(batch, DefaultRecordBatch) and batch.last_offset >= offset:
             is_first_another = batch.timestamp_type or batch.attributes & _DELETE_HORIZON

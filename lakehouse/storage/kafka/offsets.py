@@ -1,4 +1,4 @@
-"""The offsets of topics, and the records in an offset range."""
+"""Topic offsets, and the records in an offset range."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lakehouse.storage.kafka.topics import describe_topic
 
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.1
-_LOOKED_AT = 50  # records, to estimate the size of those that follow
+_LOOKED_AT = 50  # records that are read to estimate the size of later records
 _LOOKED_AT_BYTES = 64 * 1024  # per fetch; a broker sends at least a whole batch, however large
-_METADATA_MS = 5_000  # the delay until a new partition is seen
+_METADATA_MS = 5_000  # a new partition is noticed within this time
 
 
 def ends_of(
     consumer: Consumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first existing offsets of partitions, and the offsets after their last records.
+    """Return the partitions' first existing offsets, and the offsets after their last records.
 
-    A new partition has no leader for a moment, which makes the client raise a KeyError. Raises
+    A new partition briefly has no leader, and the client then raises KeyError. Raises
     LeaderNotAvailableError if this persists, and other KafkaErrors.
     """
     deadline = time.monotonic() + patience_s
@@ -63,9 +63,9 @@ def records_up_to(
 
 
 def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]:
-    """Return, per partition, the first existing offset and the one after the last committed record.
+    """Return each partition's first existing offset, and the offset after its last committed record.
 
-    Empty if the topic does not exist.
+    The result is empty if the topic does not exist.
     """
     require_broker(access)
     with (
@@ -76,7 +76,7 @@ def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]
 
 
 class OffsetLooker:
-    """Reads a topic's offsets repeatedly over one connection. Use it in one thread at a time."""
+    """A reader of a topic's offsets, which keeps one connection open. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -93,18 +93,18 @@ class OffsetLooker:
             )
 
     def look(self) -> dict[int, tuple[int, int]]:
-        """Return, per partition, the first existing offset and the one after the last committed record.
+        """Return each partition's first existing offset, and the offset after its last committed record.
 
-        Empty if the topic does not exist. Raises ServiceError if the broker does not answer, or denies the
-        request.
+        The result is empty if the topic does not exist. Raises ServiceError if the broker does not answer, or
+        denies the request.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             return _ranges(self._access, self._consumer, self._topic)
 
     def since(self, at: datetime) -> dict[int, int]:
-        """Return, per partition, the offset of the first record with this time or a later one.
+        """Return, for each partition, the offset of the first record at or after this time.
 
-        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
+        If there is no such record, return the partition's end offset. Raises ServiceError as `look` does.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
@@ -116,9 +116,9 @@ class OffsetLooker:
         }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
-        """Return the mean uncompressed size, in bytes, of the key and value of some records from an offset.
+        """Return the mean uncompressed size (key plus value) of a few records from an offset on, in bytes.
 
-        None if no record arrives at once, or if Kafka's client cannot read them.
+        Return None if no record arrives immediately, or if Kafka's client cannot read the records.
         """
         place = TopicPartition(self._topic, partition)
         try:
@@ -140,7 +140,7 @@ class OffsetLooker:
 def _ranges(access: KafkaAccess, consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
-        describe_topic(access, topic)  # kafka-python reports a topic that may not be described as missing
+        describe_topic(access, topic)  # kafka-python reports a topic as missing if describing it is denied
         return {}
     partitions = [TopicPartition(topic, number) for number in numbers]
     first, end = ends_of(consumer, partitions)

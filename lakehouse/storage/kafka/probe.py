@@ -1,4 +1,4 @@
-"""Check whether a broker answers, and if not, why; only librdkafka's client reports the reason."""
+"""Check whether a broker answers, and report why it does not. Only librdkafka's client knows the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse.settings.kafka_access import KafkaAccess
 
 _DEFAULT_PORT = 9092
 _TURN_S = 0.5
-# The settings to check, by librdkafka's error code; the most specific code comes first.
+# The settings to check, by librdkafka's error code. More specific codes come first.
 _CAUSES = (
     (KafkaError._AUTHENTICATION, "kafka.sasl_mechanism, kafka.sasl_username and kafka.sasl_password"),
     (KafkaError._SSL, "kafka.ssl_ca, kafka.ssl_certificate and kafka.ssl_key"),
@@ -26,7 +26,7 @@ _CAUSES = (
 
 
 def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
-    """Raise ServiceError unless a broker accepts this application and is ready for topics."""
+    """Raise ServiceError unless a broker accepts this application and can serve topics."""
     require_listening(access, min(timeout_s, 5.0))
     reason = why_not(access, timeout_s)
     if reason is not None:
@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker answers this application, and the settings to check; None if one answers."""
+    """Return why no broker accepts this application, with the settings to check, or None if a broker does."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
@@ -62,22 +62,22 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
 
 
 class _Disconnections(logging.Handler):
-    """Records why a connection ended when librdkafka's client only logs it."""
+    """A log handler that records why a connection ended, because librdkafka may only log the reason."""
 
     def __init__(self, told: dict[int, str]) -> None:
         super().__init__()
         self._told = told
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first reason."""
+        """Keep the first reason that is logged."""
         _, found, why = record.getMessage().partition("Disconnected: ")
         if found:
             self._told.setdefault(KafkaError._TRANSPORT, why)
 
 
 def require_listening(access: KafkaAccess, timeout_s: float = 1.0) -> None:
-    """Raise ServiceError at once unless one of the addresses accepts connections."""
-    # A client would retry a refused connection until its timeout, and continue after giving up.
+    """Raise ServiceError immediately unless one of the addresses accepts connections."""
+    # A client would retry a refused connection until its timeout, and even after that.
     if not any(accepts_connections(*address, timeout_s) for address in _addresses(access.servers)):
         raise ServiceError(unreachable(access, "nothing accepts connections there"))
 
@@ -87,7 +87,7 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True
-    except (OSError, UnicodeError):  # the second is raised for a host name with an empty label
+    except (OSError, UnicodeError):  # UnicodeError is raised for a host name with an empty label
         return False
 
 

@@ -1,7 +1,7 @@
 """Report permissions that the broker denies, with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three. The caller knows the resource, so it passes the
-meaning of each kind of refusal.
+Neither Spark's source nor kafka-python names all three. The caller knows the operation and the resource, so
+it passes them for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENTRY = {
 
 
 def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> AccessDeniedError | None:
-    """Return the error for a denied permission; None if the error or protocol code means anything else.
+    """Return the error for a denied permission, or None if the error or protocol code means anything else.
 
     `wanted` maps each kind of resource to the requested operation, such as {"topic": "Write to topic sales"}.
     """
@@ -63,8 +63,8 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
 def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
     """Translate kafka-python's failures in the block.
 
-    Raises AccessDeniedError for a missing permission, and ServiceError for other failures of the broker, with
-    the reason if the broker rejects this application's connection.
+    Raises AccessDeniedError for a missing permission, and ServiceError for other broker failures. If the
+    broker rejects this application's connection, the message contains the reason.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
 
 
 def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceError:
-    """Return the error for a failure of a Kafka client."""
+    """Convert a Kafka client's failure to a ServiceError."""
     refused = denied(access, error, wanted)
     if refused is not None:
         return refused
@@ -86,14 +86,14 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Return whether the connection may have been rejected; kafka-python usually reports it as a timeout."""
+    """Return whether a connection may have been rejected, which kafka-python usually reports as a timeout."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)
 
 
 def _code(error: KafkaError) -> int | None:
-    """Return the protocol's error code; None for an error in the client itself."""
+    """Return the protocol's error code, or None for an error in the client itself."""
     return getattr(error, "errno", None)
 
 

@@ -1,7 +1,6 @@
-"""Kafka permissions (ACLs): as values, as commands for a person, granted as an administrator, or looked up.
+"""Kafka permissions (ACLs): describe, grant or look them up, or print commands that grant them.
 
-`look_up` asks the broker which permissions this application has, and changes nothing that is visible to
-others.
+`look_up` asks the broker which permissions this application has. It changes nothing that others can see.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lakehouse.storage.kafka.topics import administering
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]
 
-_CONSTANTS: Mapping[Operation, str] = {  # of both clients
+_CONSTANTS: Mapping[Operation, str] = {  # in both clients
     "Read": "READ",
     "Write": "WRITE",
     "Create": "CREATE",
@@ -48,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource, or on all with a given prefix (`is_prefix`), and its purpose (`why`)."""
+    """An operation on a resource or all resources with a prefix (`is_prefix`), and its purpose (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -58,7 +57,7 @@ class Right:
     is_required: bool = True
 
     def as_command(self, user: str) -> str:
-        """Return the arguments with which kafka-acls.sh grants the permission."""
+        """Return the kafka-acls.sh arguments that grant the permission."""
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         return (
             f"--add --allow-principal {shlex.quote(f'User:{user}')} --operation {self.operation} "
@@ -77,7 +76,7 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant permissions to a user; existing ones remain. Raises ServiceError."""
+    """Grant permissions to a user. Existing permissions remain. Raises ServiceError."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
@@ -109,9 +108,9 @@ class Held:
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
     """Ask a reachable broker about these permissions. Raises ServiceError if it stops answering.
 
-    A broker reports neither the permissions on a missing topic nor whether the topic may be created. The
-    permission for transactional ids is tested by initializing transactions with `lakehouse-doctor`, an id
-    that no export uses.
+    A broker reports neither the permissions on a missing topic nor whether the topic may be created. To test
+    the permission for transactional ids, this initializes transactions with `lakehouse-doctor`, an id that
+    no export uses.
     """
     try:
         return _looked_up(access, rights)
@@ -155,7 +154,10 @@ def _named(right: Right) -> str:
 
 
 def _allowed(future: Any) -> Collection[AclOperation] | None:
-    """Return the allowed operations on a resource: empty if it may not be described, None if it is absent."""
+    """Return the operations allowed on a resource, or None if the resource does not exist.
+
+    If describing the resource is denied, the result is empty.
+    """
     try:
         return future.result().authorized_operations or ()
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Schemas from a registry with Confluent's API: by id, and the newest one of a subject.
+"""A client for schema registries with Confluent's API.
 
 Answers about one id or subject are distinguished from failures of the whole registry:
 
@@ -8,9 +8,9 @@ Answers about one id or subject are distinguished from failures of the whole reg
 | another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry does |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-Only the second case requires checking, once per client, whether the server is a registry: `GET
-/schemas/types` returns a list of names to everybody who may read schemas. This detects a wrong path in the
-URL, a proxy's own page, and a user without permissions.
+Only the second case requires a check, once per client, that the server is a registry. `GET /schemas/types`
+returns a list of names to every user who may read schemas. The check detects a wrong path in the URL, a
+proxy's own page, and a user without permissions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as stored in the registry. `has_references`: it depends on other schemas."""
+    """A schema as stored in the registry. `has_references` is true if it depends on other schemas."""
 
     kind: SchemaKind
     text: str
@@ -46,16 +46,16 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """The registry's answer if it returned no schema; empty if the schema does not exist."""
+    """An answer without a schema. `answered` describes it, and is empty if the schema does not exist."""
 
     answered: str = ""
 
 
 class RegistryClient:
-    """A client of a registry; keeps one connection during its block. `asked` counts its requests.
+    """A registry client that reuses one connection during its block. `asked` counts its requests.
 
-    Returned values are the registry's answers. Raises RegistryError if the registry does not answer, gives
-    any other answer, or is not configured.
+    Raises RegistryError if the registry is not configured, does not answer, or gives an answer that does not
+    concern the requested id or subject.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -87,7 +87,7 @@ class RegistryClient:
         return Missing(f"{kinds}{_shown(answer)}")
 
     def newest(self, subject: str) -> Registered | None:
-        """Return a subject's newest schema; None if it has none."""
+        """Return a subject's newest schema, or None if the subject has no schema."""
         what = f"the newest schema of {subject}"
         answer = self._ask(what, "GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
         if _code(answer) in {_NO_SUBJECT, _NO_VERSION}:
@@ -107,7 +107,7 @@ class RegistryClient:
         return made
 
     def is_compatible(self, subject: str, schema: Registered) -> bool:
-        """Return whether the registry would accept the schema, by its rules and the subject's newest one."""
+        """Return whether the registry would accept this schema as the subject's next version."""
         what = f"the compatibility of {subject}"
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
         answer = self._ask(what, "POST", path, schema)
@@ -142,7 +142,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the server is a registry, so that `answer` is really about `what`."""
+        """Raise RegistryError unless the server is a registry; otherwise `answer` may not be about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None
@@ -163,7 +163,7 @@ class RegistryClient:
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:
-    """Return a subject's newest schema; None if it has none. Raises RegistryError as a client does."""
+    """Return a subject's newest schema, or None if it has none. Raises RegistryError as a client does."""
     with RegistryClient(access) as client:
         return client.newest(subject)
 
@@ -178,13 +178,13 @@ def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
 
 
 def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> bool:
-    """Return whether the registry would accept the schema, by its rules and the subject's newest one."""
+    """Return whether the registry would accept this schema as the subject's next version."""
     with RegistryClient(access) as client:
         return client.is_compatible(subject, schema)
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return the schema with these fields, from a registry's answer or a file; None if they are invalid."""
+    """Return the schema with these fields from a registry's answer or a file, or None if they are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None
@@ -199,7 +199,7 @@ def _is_text(value: object) -> bool:
 
 
 def _registered(answer: web.Answer) -> Registered | None:
-    """Return the schema in an answer; None if it has none, or one that this version does not know."""
+    """Return the schema in an answer, or None if it contains no schema or a schema of an unknown kind."""
     if not answer.is_success:
         return None
     said = _object(answer)
@@ -229,7 +229,7 @@ def _code(answer: web.Answer) -> int | None:
 
 
 def _shown(answer: web.Answer) -> str:
-    """Return an answer as text for a message: its status, and its own message if it has one."""
+    """Return an answer as text for a message, with its status and, if present, its own message."""
     message = _object(answer).get("message")
     said = web.cut(message) if isinstance(message, str) and message.strip() else web.said(answer)
     return f"{answer.status}, {said}"

@@ -22,8 +22,8 @@ from lakehouse.storage.kafka.probe import require_listening
 from lakehouse.storage.kafka.refusals import asking, denied
 
 _REQUEST_TIMEOUT_S = 30.0
-_REQUEST_OVERHEAD = 64 * 1024  # upper bound of a request apart from its one record, including topic names
-_UNPACKED = {"compression.type": "uncompressed"}  # so that size limits also hold for readers
+_REQUEST_OVERHEAD = 64 * 1024  # upper bound for the size of a request without its one record
+_UNPACKED = {"compression.type": "uncompressed"}  # size limits then also hold for readers
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
@@ -41,8 +41,8 @@ def create_topics(
     than a century in the past or more than a day in the future.
 
     An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
-    the same time. If the broker refuses a topic, the others are created before ServiceError is raised, or
-    AccessDeniedError if a permission is missing.
+    the same time. If the broker refuses a topic, the remaining topics are still created. Then this raises
+    ServiceError, or AccessDeniedError if a permission is missing.
     """
     if not partitions:
         return []
@@ -70,7 +70,7 @@ def _create(
     own: Mapping[str, str],
     refused: list[ServiceError],
 ) -> list[str]:
-    """Create topics, and return the names of those created; refusals are added to the list."""
+    """Create topics, add refusals to `refused`, and return the names of the created topics."""
     created, answers = [], _asked_to_create(admin, missing, {**_UNPACKED, **_DATED, **own})
     unknown = {one["name"] for one in answers if for_code(one["error_code"]) is InvalidConfigurationError}
     if unknown:
@@ -105,8 +105,8 @@ def _asked_to_create(
 class Unlimited:
     """Topics without a limit on the uncompressed size of records (`packed`) or on timestamps (`undated`).
 
-    For topics in `untold`, the broker does not report the limits, because that requires the permission
-    DescribeConfigs.
+    The broker does not report the limits of topics in `untold`, because the permission DescribeConfigs is
+    missing.
     """
 
     packed: list[str]
@@ -115,7 +115,7 @@ class Unlimited:
 
 
 def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
-    """Return the topics whose records the broker stores compressed, and those that accept any timestamp.
+    """Return the topics whose records the broker stores compressed, and the topics that accept any timestamp.
 
     Limits on timestamps exist from Kafka 3.6 on. Raises ServiceError if the broker does not answer.
     """
@@ -145,7 +145,7 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
 class Topic:
     """A topic on the broker: its id (None from brokers without ids), and each partition's offsets.
 
-    `earliest` is the offset of the first existing record, `ends` the one after the last record.
+    `earliest` contains the offset of the first existing record, and `ends` the offset after the last record.
     """
 
     id: str | None
@@ -154,7 +154,7 @@ class Topic:
 
 
 def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
-    """Return the topic as described by the broker; None if it does not exist.
+    """Return the broker's description of a topic, or None if the topic does not exist.
 
     Raises ServiceError if the broker does not answer, or AccessDeniedError if it denies describing the topic.
     """
@@ -175,7 +175,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
 
 class IdLooker:
-    """Reads a topic's id repeatedly over one connection. Use it in one thread at a time."""
+    """A reader of a topic's id, which keeps one connection open. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -183,7 +183,7 @@ class IdLooker:
         self._admin: Admin | None = None
 
     def look(self) -> str | None:
-        """Return the id; None if the topic does not exist or the broker has no ids.
+        """Return the id, or None if the topic does not exist or the broker has no ids.
 
         Raises ServiceError as `describe_topic` does.
         """
@@ -220,8 +220,8 @@ def _id_in(described: Mapping[str, Any]) -> str | None:
 class Limits:
     """A topic's limits for producers; the defaults are Kafka's own.
 
-    `record_bytes` is the largest size of a record in a batch of its own, `transaction_ms` the longest time
-    that a transaction may be open.
+    `record_bytes` is the maximum size of a record that is alone in its batch. `transaction_ms` is the maximum
+    duration of a transaction.
     """
 
     record_bytes: int = 1_048_588
@@ -231,8 +231,8 @@ class Limits:
 def limits_of(access: KafkaAccess, topic: str) -> Limits:
     """Return the topic's current limits for producers.
 
-    If the broker does not report them, because a permission is missing, Kafka's defaults are returned. The
-    brokers of a cluster are assumed to have the same limits. Raises ServiceError if none answers.
+    If the broker does not report a limit, because a permission is missing, Kafka's default is returned. All
+    brokers in a cluster are assumed to have the same limits. Raises ServiceError if no broker answers.
     """
     with administering(access) as admin:
         # Not describe_cluster, which fails in the client with brokers before 3.7.

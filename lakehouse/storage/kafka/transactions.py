@@ -1,6 +1,6 @@
 """Kafka transactions and their errors, for all exports to Kafka.
 
-They use librdkafka's client: it takes a fifth of kafka-python's CPU time per row, because kafka-python
+They use librdkafka's client, which needs a fifth of kafka-python's CPU time per row, because kafka-python
 creates a future for each row.
 """
 
@@ -18,20 +18,20 @@ from lakehouse.storage.kafka.refusals import Wanted, denied, failure
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
-_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is the client's
+_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is librdkafka's
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
-_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is whatever ended the transaction
+_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # a consequence of the abort, never its cause
 _NOTING = "commit offsets"  # in the message about progress that cannot be committed
 _FULL_S = 0.1
 _ANY = -1  # the key's partition, by the Java client's hash
 
 
 class FencedError(ServiceError):
-    """Another producer now has the transactional id."""
+    """Another producer has taken over the transactional id."""
 
 
 class Record(NamedTuple):
-    """A record to send; without a partition, it goes to its key's partition, or any if it has no key."""
+    """A record to send. If `partition` is None, the key determines it; without a key, any will do."""
 
     topic: str
     key: bytes | None
@@ -49,11 +49,12 @@ class Reached:
 
 
 class Transactions:
-    """A transactional producer: the records of one call are committed together, or never become visible.
+    """A transactional producer. The records of one call are committed together, or never become visible.
 
-    Creating it fences every earlier producer with the same name, and aborts that producer's open transaction.
-    The broker aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException if the
-    broker does not answer within `patience_s`, or refuses; the producer must then be closed.
+    A new instance fences every earlier producer with the same name, and aborts that producer's open
+    transaction. The broker aborts a transaction that is open for longer than `timeout_s`. Raises
+    KafkaException if the broker refuses a request, or does not answer within `patience_s`; the producer must
+    then be closed.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Transactions:
             raise
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the numbers of a topic's partitions."""
+        """Return a topic's partition numbers."""
         found = self._producer.list_topics(topic, self._patience_s).topics[topic]
         if found.error is not None:
             raise KafkaException(found.error)
@@ -127,7 +128,7 @@ class Transactions:
             raise no or KafkaException(cause) from error
 
     def close(self) -> None:
-        """Close the producer, whatever the broker's state; an open transaction stays open."""
+        """Close the producer, whatever the broker's state. An open transaction remains open."""
         self._producer.purge(blocking=False)
         del self._producer
 
@@ -141,12 +142,12 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic; later calls report only that it ended."""
+        """Return the error that ended a transaction, and its topic. Later calls do not report the cause."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
             return self._fatal, None
-        if error.code() == ErrorCode._STATE:  # the transaction failed before; only the next call reports why
+        if error.code() == ErrorCode._STATE:  # the transaction failed earlier; only the next call reports why
             try:
                 self._producer.commit_transaction(0)
             except KafkaException as first:
@@ -155,7 +156,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error; after transient errors, calls eventually time out by themselves."""
+        """Keep the first fatal error. After transient errors, calls eventually time out."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 
@@ -172,7 +173,7 @@ class Transactions:
                 return
 
     def _as_member(self) -> object:
-        """Return the metadata with which a commit names its group, which has no members."""
+        """Return the metadata that identifies the group in a commit. The group has no members."""
         if self._member is None:
             self._member = group_member(self._access, self._name)
         return self._member
@@ -183,7 +184,7 @@ def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None
     """Close the producer if the block fails, and translate Kafka's failures.
 
     Raises FencedError with the text `fenced` if another producer has taken over, and ServiceError for other
-    failures of the broker.
+    broker failures.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Spark itself: sessions, its JVM, files by Hadoop paths, and its error messages."""
+"""Spark itself: its sessions, its JVM, files at Hadoop paths, and its error messages."""

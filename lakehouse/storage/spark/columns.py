@@ -1,7 +1,7 @@
 """Columns that are built once and used in every micro-batch.
 
 PySpark builds a column with one or more JVM calls per function, and passes a list of columns element by
-element. A micro-batch would make thousands of calls, always for the same columns.
+element. Without this module, every micro-batch would make thousands of calls for the same columns.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Columns:
         self._columns = dict(columns)
 
     def and_more(self, columns: Mapping[str, Column]) -> Columns:
-        """Return these columns and more."""
+        """Return these columns together with additional columns."""
         return Columns({**self._columns, **columns})
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return a frame with only these columns."""
+        """Select only these columns from a frame."""
         return internals.select(rows, self._named)
 
     def added_to(self, rows: DataFrame) -> DataFrame:
-        """Return the frame with these columns added; existing columns with the same names are replaced."""
+        """Add these columns to a frame, replacing existing columns with the same names."""
         return internals.with_columns(rows, self._names, self._bare)
 
     @cached_property
@@ -47,14 +47,14 @@ class Columns:
 
 
 class Grouped:
-    """Aggregates by name, grouped by some columns, for any frame in which all of these resolve."""
+    """Named aggregates and their grouping columns, for any frame in which all of them resolve."""
 
     def __init__(self, by: Sequence[Column], aggregates: Mapping[str, Column]) -> None:
         self._by = by
         self._aggregates = aggregates
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return a frame with one row per group: the columns it is grouped by, and the aggregates."""
+        """Return a frame with one row per group, which contains the grouping columns and the aggregates."""
         return internals.aggregate(rows, self._groups, self._first, self._others)
 
     @cached_property

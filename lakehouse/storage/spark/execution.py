@@ -1,10 +1,10 @@
-"""Choose how a step is executed: with generated code for many rows, interpreted for few.
+"""Choose a step's execution mode: generated code for many rows, interpreted execution for few.
 
 Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. That pays off from
-some tens of thousands of rows on; for fewer rows, and for short-lived processes, it is most of the cost. Each
-step of a micro-batch knows its approximate number of rows before it runs, and chooses. For few rows, adaptive
-execution is also off, and the rows are gathered in one partition, so nothing is shuffled: a stage would cost
-more than it saves.
+some tens of thousands of rows on. For fewer rows, and in short-lived processes, it is most of the cost. Each
+step of a micro-batch knows its approximate number of rows before it runs, and chooses a mode. For few rows,
+adaptive execution is also off, and the rows are gathered in one partition. Nothing is shuffled then, because
+a stage would cost more than it saves.
 
 `python -m benchmarks.fixed crossing` prints the break-even points.
 """
@@ -31,12 +31,12 @@ _LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
 def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
-    """Return whether this many rows, in files of this many bytes, are faster without generated code."""
+    """Return whether this many rows, in files of this size, are processed faster without generated code."""
     return rows <= FEW_ROWS and size_bytes <= FEW_BYTES
 
 
 def size_of(rows: DataFrame) -> int:
-    """Return the size in bytes of a micro-batch's files; a huge number if unknown."""
+    """Return the size in bytes of a micro-batch's files, or a huge number if it is unknown."""
     return internals.estimated_bytes(rows)
 
 
@@ -46,10 +46,10 @@ def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
 
 
 def by_reference(value: Column, row: Column) -> Column:
-    """Return a literal that generated code receives by reference; `row` is any column of the frame.
+    """Return a literal that generated code receives by reference. `row` is any column of the frame.
 
-    A number or a time would be part of the code's text, so each new value would mean a new class to compile
-    and warm up. An array is passed by reference, and the row determines which element is used, so the
+    Generated code would contain a number or a time as text. Each new value would then require a new class to
+    be compiled and warmed up. An array is passed by reference. Its element depends on the row, so the
     optimizer cannot fold it into a constant.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
@@ -58,8 +58,8 @@ def by_reference(value: Column, row: Column) -> Column:
 def execute_for(spark: SparkSession, *, few: bool) -> None:
     """Configure the session's next plans for few rows, or for many.
 
-    A query's own session keeps this setting for the source of its next micro-batch, which Spark plans before
-    its size is known; most micro-batches are like the previous one.
+    A query's own session keeps this setting for the source of its next micro-batch, because Spark plans the
+    source before its size is known. Most micro-batches are about as large as the previous one.
     """
     if (spark.conf.get(_GENERATES) == "false") == few:
         return
@@ -71,7 +71,7 @@ def execute_for(spark: SparkSession, *, few: bool) -> None:
 
 @contextlib.contextmanager
 def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
-    """Call `execute_for` for the duration of the block, and restore the previous setting afterwards.
+    """During the block, configure the session as `execute_for` does; then restore the previous setting.
 
     A persisted frame is planned when `persist` is called, so call it inside the block.
     """
@@ -92,10 +92,10 @@ def executing_a_handful(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
-    """Read each file in separate partitions during the block; Spark would combine small files.
+    """During the block, read each file in separate partitions; otherwise Spark would combine small files.
 
-    How many it combines depends on the cost of opening a file, in bytes, which is set to a whole partition
-    here.
+    How many files Spark combines depends on the cost of opening a file, in bytes. Here, that cost is set to
+    the size of a whole partition.
     """
     with having_set(spark, _OPENING, str(spark.conf.get(_LARGEST))):
         yield
@@ -103,7 +103,7 @@ def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def having_set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a property of the session during the block, and restore its previous value afterwards."""
+    """Set a session property during the block, and restore its previous value afterwards."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:

@@ -1,7 +1,7 @@
-"""Files and directories of the lake, on any file system.
+"""Files and directories in the lake, on any file system.
 
-In an object store, `exists`, `modified_ms` of an existing file, `names` of up to a thousand files and
-`write_text` take one request each, and `read_text` takes two.
+In an object store, `read_text` takes two requests. `exists`, `write_text`, `modified_ms` (of an existing
+file) and `names` (of up to a thousand files) take one request each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def modified_ms(spark: SparkSession, path: str) -> int | None:
-    """Return when a file was last modified, in ms since the epoch; None if it does not exist."""
+    """Return when a file was last modified, in ms since the epoch, or None if it does not exist."""
     here = on_this_machine(spark, path)
     if here is not None:
         try:
@@ -51,33 +51,34 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return the same as `modified_ms` for two files; on S3 both take the time of one request."""
+    """Return the modification times of two files (`modified_ms`). On S3, the requests run in parallel."""
     if is_on_s3(one):
         return objects.modified_ms_of_both(spark, one, other)
     return modified_ms(spark, one), modified_ms(spark, other)
 
 
 def status(spark: SparkSession, path: str) -> Any:
-    """Return Hadoop's status object of a file."""
+    """Return Hadoop's status object for a file."""
     return _file_system(spark, path).getFileStatus(_path(spark, path))
 
 
 def names(spark: SparkSession, directory: str) -> list[str]:
-    """Return the names in a directory; empty if it does not exist."""
+    """Return the names in a directory, or an empty list if the directory does not exist."""
     if on_this_machine(spark, directory) is None and is_object_store(directory):
         return files_of(directory).names()
     system, path = _file_system(spark, directory), _path(spark, directory)
     if not system.exists(path):
         return []
-    # Passed as one text, "{a,b}": otherwise each file would take three calls.
+    # Passed as one text, "{a,b}", because separate paths would take three calls per file.
     text = objects.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the size in bytes of each file below a directory, as `modified` selects them, by relative path.
+    """Return the size in bytes of each file below a directory, by relative path.
 
-    Where listing would be slow, return only the names in the directory itself, each with None.
+    `modified` selects the same files. Where listing would be slow, return only the names in the directory
+    itself, each with None.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -86,7 +87,7 @@ def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
 
 
 def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
-    """Return the number of files below a directory, and their total bytes."""
+    """Return the number of files below a directory, and their total size in bytes."""
     stored = None if on_this_machine(spark, directory) is not None else stored_below(directory)
     if stored is not None:
         return len(stored), sum(one.size_bytes for one in stored)
@@ -95,9 +96,9 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 
 
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
-    """Return when each file below a directory was last modified, in seconds since the epoch, by file name.
+    """Return the modification time of each file below a directory, in seconds since the epoch, by file name.
 
-    Names that begin with an underscore or a dot are omitted, except a table's change feed. None if the
+    Names that begin with an underscore or a dot are omitted, except a table's change feed. Return None if the
     directory is neither on this machine nor in an object store, because listing it would be slow.
     """
     stored = _stored(spark, directory, _is_hidden)
@@ -110,9 +111,9 @@ def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
 def _stored(
     spark: SparkSession, directory: str, is_skipped: Callable[[str], bool]
 ) -> Iterable[Stored] | None:
-    """Return every file below a directory; None if it is neither on this machine nor in an object store.
+    """Return every file below a directory, or None if it is neither on this machine nor in an object store.
 
-    Files and directories with skipped names may be left out, so they need not be listed.
+    Files and directories with skipped names may be omitted, so they need not be listed.
     """
     here = on_this_machine(spark, directory)
     return stored_below(directory) if here is None else _stored_here(here, is_skipped)
@@ -122,7 +123,7 @@ def _stored_here(directory: Path, is_skipped: Callable[[str], bool]) -> Iterator
     for root, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if not is_skipped(name)]
         for file in (Path(root, name) for name in files if not is_skipped(name)):
-            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed the file
                 found = file.stat()
                 path = str(file.relative_to(directory))
                 yield Stored(path, found.st_size, found.st_mtime_ns // 1_000_000)
@@ -147,7 +148,7 @@ def read_text(spark: SparkSession, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file atomically, replacing an existing one."""
+    """Write a file atomically, replacing any existing file."""
     here = on_this_machine(spark, path)
     if here is not None:
         _write_here(here, text)
@@ -156,7 +157,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def on_this_machine(spark: SparkSession, path: str) -> Path | None:
-    """Return the path on this machine's file system; None if Hadoop considers it to be elsewhere."""
+    """Return the path on this machine's file system, or None if Hadoop considers it to be elsewhere."""
     here = local_path(path)
     return here if path.startswith(_LOCAL) or _is_local_by_default(spark.sparkContext) else None
 
@@ -167,7 +168,7 @@ def _is_local_by_default(context: SparkContext) -> bool:
 
 
 def _write_here(path: Path, text: str) -> None:
-    """Write a file without Hadoop, which would start five processes (readlink, chmod) for each rename."""
+    """Write a file without Hadoop, which would start five processes (readlink, chmod) per rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Remove the Hadoop checksum of a former file with this name, or the new file would be checked against it.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -175,7 +176,7 @@ def _write_here(path: Path, text: str) -> None:
 
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as Spark writes checkpoint files; on S3 this is one PUT (ObjectFileManager.scala)."""
+    """Write a file as Spark writes checkpoint files; on S3, with a single PUT (ObjectFileManager.scala)."""
     stream = objects.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
@@ -186,7 +187,7 @@ def _write_there(spark: SparkSession, path: str, text: str) -> None:
 
 
 def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
-    """Return whether a Hadoop error says that a file or directory does not exist."""
+    """Return whether a Hadoop error means that a file or directory does not exist."""
     return internals.is_a(spark, error.java_exception, "java.io.FileNotFoundException")
 
 
@@ -196,9 +197,10 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
-    """Return the size in bytes of every file below a directory, by relative path; empty if it does not exist.
+    """Return the size in bytes of every file below a directory, by relative path.
 
-    Files whose names begin with a dot are omitted: Hadoop's checksums, and drafts.
+    The result is empty if the directory does not exist. Files whose names begin with a dot are omitted:
+    Hadoop's checksums, and drafts.
     """
     stored = _stored(spark, directory, lambda _name: False)
     if stored is not None:
@@ -217,10 +219,10 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
 
 
 def copy(spark: SparkSession, source: str, target: str) -> bool:
-    """Copy a file byte by byte, replacing an existing one; return whether the source exists.
+    """Copy a file byte by byte, replacing an existing file, and return whether the source exists.
 
-    On this machine's disks and in an object store, the copy is atomic and survives a power failure. It gets
-    the original's modification time, where this can be set.
+    On this machine's disks and in an object store, the copy is atomic and survives a power failure. Where
+    possible, it gets the original's modification time.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)
     try:

@@ -1,13 +1,13 @@
-"""Install into the virtual environment what pip cannot: runtime jars, and spark-submit's properties.
+"""Install runtime jars and spark-submit's properties into the virtual environment, because pip cannot.
 
-Jars are fetched by the Ivy that pyspark ships (ivy.py), into the user's cache, and checked against the
-SHA-256 of every jar in jars.sha256.
+The Ivy that pyspark ships (ivy.py) fetches the jars into the user's cache. Each jar is checked against its
+SHA-256 in jars.sha256.
 
     python -m lakehouse.storage.spark.installing [spark] [kafka] [s3]
 
-installs the jars for Spark, the local broker, a lake on S3, or several of these; by default the first two.
-One jar for drivers in local mode, and one of those for S3, are compiled from Scala by the compiler among
-pyspark's jars.
+installs the jars for Spark, the local broker, a lake on S3, or several of these. The default is `spark
+kafka`. One jar for drivers in local mode, and one jar for S3, are compiled from Scala by the compiler that is
+among pyspark's jars.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def install(
     say: Callable[[str], object] = lambda _text: None,
     configurations: Sequence[Configuration] = BY_DEFAULT,
 ) -> Path:
-    """Fetch missing jars, write the properties, and return the directory that holds both.
+    """Fetch missing jars, write the properties, and return the directory that contains both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
-    fetched, if one differs from its checksum, or if the Scala sources cannot be compiled.
+    fetched, if a jar differs from its checksum, or if the Scala sources cannot be compiled.
     """
     try:
         _fetch(say, configurations)
@@ -100,7 +100,7 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
 
 
 def damaged_jars(configurations: Sequence[Configuration]) -> list[str]:
-    """Return the paths of these configurations' jars that are missing or differ from the lock."""
+    """Return the paths of jars in these configurations that are missing or differ from the lock."""
     return [jar.path for jar in locked_jars(configurations) if not _is_whole(jars_directory(), jar)]
 
 
@@ -110,7 +110,7 @@ def _is_whole(directory: Path, jar: LockedJar) -> bool:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a Java program, and return its result and output."""
+    """Run a Java program, and return the completed process with its output."""
     return subprocess.run(
         command, env=os.environ | java.ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -122,7 +122,7 @@ def _digest(path: Path) -> str:
 
 
 def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
-    """Replace the directories of the configurations with those of the resolved jars."""
+    """Replace these configurations' jar directories with the newly resolved directories."""
     for jar in found.rglob("*.jar"):
         sync(jar)
     jars_directory().mkdir(exist_ok=True)
@@ -132,7 +132,7 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Compile a configuration's jar, unless a jar compiled from exactly these sources exists."""
+    """Compile a configuration's jar, unless a jar from exactly these sources already exists."""
     target, what = compiled_jar(configuration), f"lakehouse/storage/spark/scala/{configuration}"
     if target.is_file():
         return

@@ -1,8 +1,8 @@
 """The only module that uses private members of Spark and py4j, and JVM classes outside Spark's public API.
 
 Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
-an upgrade of Spark may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are
-in `lakehouse.storage.spark.objects`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
+a Spark upgrade may remove; `missing` and `missing_here` return the missing ones. Hadoop's files are in
+`lakehouse.storage.spark.objects`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
 def remember_names() -> None:
     """Make py4j resolve the name of each package, class and static method only once.
 
-    PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name is a call,
-    for which the JVM may search every jar. A name's meaning does not change during the life of a JVM.
+    PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name takes a call,
+    and for each call the JVM may search every jar. A name's meaning does not change during the life of a JVM.
     """
     for owner in (JVMView, JavaPackage, JavaClass):
         if not hasattr(owner.__getattr__, "__wrapped__"):
@@ -65,12 +65,12 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Return whether Python can call a session's JVM; it cannot with Spark Connect."""
+    """Return whether Python can call a session's JVM. With Spark Connect, it cannot."""
     return hasattr(spark, "_jvm")
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
-    """Return the members that the JVM lacks, as `class.signature`, or only the class if that is missing."""
+    """Return the members that the JVM lacks, as `class.signature`, or as the class if it is missing."""
     found = []
     for owner, of_owner in groupby(listed, lambda member: member.owner):
         known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
@@ -97,7 +97,7 @@ def _is_here(module: str, name: str) -> bool:
 
 
 def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
-    """Return the signatures of a class's methods and constructors; None if the class does not exist."""
+    """Return the signatures of a class's methods and constructors, or None if the class does not exist."""
     loader = static(spark, "java.lang.Thread").currentThread().getContextClassLoader()
     text = static(spark, "org.apache.commons.lang3.ArrayUtils").toString
     try:
@@ -112,7 +112,7 @@ def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
 
 
 def static(spark: SparkSession, owner: str) -> Any:
-    """Return a class, looked up once, for its constructor and static methods; for modules of internals."""
+    """Return a class, for its constructor and static methods. Cached; only internals modules call this."""
     return _class(spark._jvm, owner)
 
 
@@ -122,7 +122,7 @@ def _class(jvm: Any, owner: str) -> Any:
 
 
 def singleton(spark: SparkSession, owner: str) -> Any:
-    """Return the only instance of a Scala object, looked up once; for modules of internals."""
+    """Return the only instance of a Scala object. Cached; only internals modules call this."""
     return _singleton(spark._jvm, owner)
 
 
@@ -132,7 +132,7 @@ def _singleton(jvm: Any, owner: str) -> Any:
 
 
 def compiled(spark: SparkSession, name: str) -> Any | None:
-    """Return a class of lakehouse/storage/spark/scala/disk; None if the JVM lacks that jar."""
+    """Return a class from lakehouse/storage/spark/scala/disk, or None if the JVM lacks that jar."""
     found = static(spark, f"org.apache.spark.sql.lakehouse.{name}")
     return None if isinstance(found, JavaPackage) else found
 
@@ -148,18 +148,18 @@ def _none(jvm: Any) -> Any:
 
 
 def some(spark: SparkSession, value: Any) -> Any:
-    """Return a Scala Option of a Java object, a string or a large number."""
+    """Return a Scala Option that contains a Java object, a string or a large number."""
     return static(spark, "scala.Option").apply(value)
 
 
 def some_long(spark: SparkSession, value: int) -> Any:
-    """Return a Scala Option of a long, however small; py4j would pass a small one as an Integer."""
+    """Return a Scala Option with a long, however small; py4j would pass a small number as an Integer."""
     boxed = static(spark, "java.util.stream.LongStream").of(value).boxed().findFirst()
     return static(spark, "scala.jdk.javaapi.OptionConverters").toScala(boxed)
 
 
 def value_of(option: Any) -> Any | None:
-    """Return a Scala Option's value; None if it is empty."""
+    """Return a Scala Option's value, or None if it is empty."""
     return option.get() if option.isDefined() else None
 
 
@@ -206,12 +206,12 @@ def output_mode(spark: SparkSession, *, updates: bool) -> Any:
 
 
 def java_session(spark: SparkSession) -> Any:
-    """Return the JVM's session."""
+    """Return a session's object in the JVM."""
     return spark._jsparkSession
 
 
 def java_frame(rows: DataFrame) -> Any:
-    """Return the JVM's Dataset of a frame."""
+    """Return a frame's Dataset in the JVM."""
     return rows._jdf
 
 
@@ -221,12 +221,12 @@ def frame(spark: SparkSession, dataset: Any) -> DataFrame:
 
 
 def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
-    """Return the rows of a relation from Spark's first data source API."""
+    """Return the rows of a relation that uses Spark's first data source API (V1)."""
     return DataFrame(java_session(spark).baseRelationToDataFrame(relation), spark)
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return rows as a relation held in the driver's JVM, bypassing Python; None if there are none."""
+    """Return the rows as a relation in the driver's JVM, bypassing Python, or None if there are no rows."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():
@@ -300,10 +300,10 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def launch(options: Mapping[str, str], user: str | None) -> None:
-    """Start Spark's JVM with a session's options; `user` is the user's name if the system has none.
+    """Start Spark's JVM with a session's options. If the system has no name for the user, pass it as `user`.
 
-    Before it opens a file, Hadoop asks the system for the user's name, and fails if there is none, unless the
-    name is set here. Spark therefore gets its jars only afterwards.
+    Hadoop looks up the user's name before it opens a file, and fails if the system has none. The name must
+    therefore be set before Spark gets its jars.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:
@@ -316,7 +316,7 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
 
 
 def speak_english(spark: SparkSession) -> None:
-    """Make the driver's JVM write numbers with the digits 0 to 9, whatever its options or its locale."""
+    """Make the driver's JVM write numbers with the digits 0 to 9, whatever its options or locale."""
     locale = static(spark, "java.util.Locale")
     locale.setDefault(locale.US)
 
@@ -329,15 +329,15 @@ def encoding_of_names(spark: SparkSession) -> str:
 def load_codecs(spark: SparkSession) -> None:
     """Make the JVM unpack its compression libraries into its temporary directory.
 
-    A class that fails to unpack at its first use, for example on a full disk, stays broken for the life of
-    the JVM.
+    If unpacking fails when a class is first used, for example on a full disk, the class stays broken for the
+    life of the JVM.
     """
     static(spark, SNAPPY).getNativeLibraryVersion()
     static(spark, ZSTD).load()
 
 
 def stop_with_jvm(spark: SparkSession) -> None:
-    """Stop the session and wait for the end of its JVM."""
+    """Stop the session, and wait until its JVM has ended."""
     gateway: Any = SparkContext._gateway
     spark.stop()
     with suppress(OSError):
@@ -348,7 +348,7 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 @contextmanager
 def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` if the JVM gets any of the signals, such as `TERM`; the JVM's own handlers stay disabled.
+    """Call `handle` if the JVM gets one of the signals, such as `TERM`. The JVM's handlers remain disabled.
 
     A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
     the gateway's token.
@@ -376,10 +376,10 @@ def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], N
 
 @contextmanager
 def without_console(spark: SparkSession) -> Iterator[None]:
-    """Discard this thread's output through Scala's Console during the block.
+    """Discard this thread's output to Scala's Console during the block.
 
-    VACUUM prints a line regardless of log levels, which would mix with a run's JSON lines. Scala's console is
-    per thread, so other threads print as before.
+    VACUUM prints a line regardless of log levels, and the line would mix with a run's JSON lines. Scala's
+    console is per thread, so other threads print as before.
     """
     console = singleton(spark, "scala.Console")
     before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
@@ -391,7 +391,7 @@ def without_console(spark: SparkSession) -> Iterator[None]:
 
 
 def parsed(spark: SparkSession, statement: str) -> Any:
-    """Return the plan of a SQL statement as parsed by the session."""
+    """Return a SQL statement's plan, as parsed by the session's parser."""
     return java_session(spark).sessionState().sqlParser().parsePlan(statement)
 
 
@@ -406,7 +406,7 @@ def is_a(spark: SparkSession, java: Any, owner: str) -> bool:
 
 
 def children(plan: Any) -> list[Any]:
-    """Return a plan's children."""
+    """Return a plan's child plans as a list."""
     return elements(plan.children())
 
 
@@ -429,7 +429,7 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
-    """Return a connected client of Hive's metastore; these properties override the session's."""
+    """Return a connected client for Hive's metastore. `properties` override the session's properties."""
     java: Any = spark.sparkContext._jsc
     of_spark = static(spark, "java.lang.Class").forName("org.apache.spark.SparkContext")
     found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)

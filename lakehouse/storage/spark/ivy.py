@@ -1,7 +1,7 @@
 """Run the Ivy that pyspark ships: resolve ivy.xml for the lock, and fetch the locked jars.
 
-A fetch requests only jars, not POMs or checksums, because the lock has each jar's coordinates and SHA-256.
-With an empty cache, that takes 6 s instead of 48 s.
+A fetch requests only jars, not POMs or checksums, because the lock contains each jar's coordinates and
+SHA-256. With an empty cache, a fetch takes 6 s instead of 48 s.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FEW_LINES = 12
 
 @contextmanager
 def fetched(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Iterator[Path]:
-    """Yield a temporary directory with the locked jars of these configurations; `say` gets the progress.
+    """Yield a temporary directory with the locked jars of these configurations. Progress is passed to `say`.
 
     Raises ServiceError if the repository cannot be reached or lacks a jar.
     """
@@ -54,7 +54,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
     with _directory() as work:
         (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
         (work / "ivy.xml").write_text(_module(wanted), encoding="utf-8")
-        # Use a separate cache: a module that was resolved by its POM has a different cache entry.
+        # Use a separate cache, because a module that was resolved from its POM has a different cache entry.
         cached = cache() / "locked"
         settings = ("-settings", str(work / "settings.xml"))
         _run([*settings, "-ivy", str(work / "ivy.xml")], cached, configurations, work / "jars", told.hear)
@@ -63,7 +63,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
 
 @contextmanager
 def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
-    """Yield a temporary directory with all jars of ivy.xml, newly resolved, and Ivy's list of them."""
+    """Yield a temporary directory with all jars in ivy.xml, newly resolved, and Ivy's list of these jars."""
     module = resources.files("lakehouse.storage.spark").joinpath("ivy.xml")
     with _directory() as work, resources.as_file(module) as path:
         _run(["-ivy", str(path)], cache(), CONFIGURATIONS, work / "jars", lambda _line: None)
@@ -71,7 +71,7 @@ def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
 
 
 def cache() -> Path:
-    """Return the directory of Ivy's cache: in LAKEHOUSE_CACHE, or else in the user's cache directory."""
+    """Return Ivy's cache directory, in LAKEHOUSE_CACHE or else in the user's cache directory."""
     named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named or caches:
         return Path(named or f"{caches}/lakehouse") / "ivy"
@@ -80,7 +80,7 @@ def cache() -> Path:
 
 
 class _Telling:
-    """Reports how much is left, after each quarter of the bytes; jars in Ivy's cache are not counted."""
+    """Reports the megabytes left after each quarter of the download, without counting cached jars as done."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}
@@ -112,7 +112,7 @@ def _directory() -> Iterator[Path]:
 
 
 def _module(wanted: Sequence[LockedJar]) -> str:
-    """Return an Ivy module that has exactly these jars."""
+    """Return an Ivy module with exactly these jars."""
     module = ElementTree.Element("ivy-module", version="2.0")
     ElementTree.SubElement(module, "info", organisation="lakehouse", module="locked-jars")
     configurations = ElementTree.SubElement(module, "configurations")

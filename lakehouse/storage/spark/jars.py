@@ -23,7 +23,7 @@ COMPILED: tuple[Configuration, ...] = ("disk", "s3")
 class LockedJar:
     """A line of jars.sha256: path below the jars' directory, Maven coordinates, SHA-256 and size in bytes.
 
-    Coordinates are group, name and revision.
+    The coordinates are group, name and revision.
     """
 
     path: str
@@ -46,7 +46,7 @@ def share_directory() -> Path:
 
 
 def jars_directory() -> Path:
-    """Return the jars' directory: it has one directory per configuration, which may be empty or missing."""
+    """Return the jars' directory. Each configuration has a subdirectory, which may be empty or missing."""
     return share_directory() / "jars"
 
 
@@ -56,9 +56,9 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted, with a compiled jar last.
+    """Return a configuration's jars in sorted order, followed by its compiled jar, if any.
 
-    Raises ServiceError if one is missing. Only names are checked, because this runs at every start;
+    Raises ServiceError if a jar is missing. Only names are checked, because this runs at every start;
     `lakehouse setup` checks the contents once.
     """
     expected = _expected(configuration)
@@ -73,7 +73,7 @@ def require_jars(configuration: Configuration) -> list[Path]:
 
 
 def installed_jars(configuration: Configuration) -> list[Path]:
-    """Return the same jars as `require_jars`; none if any is missing."""
+    """Return the same jars as `require_jars`, or an empty list if any jar is missing."""
     expected = _expected(configuration)
     return expected if all(path.is_file() for path in expected) else []
 
@@ -85,7 +85,7 @@ def compiled_jar(configuration: Configuration) -> Path:
 
 
 def sources(configuration: Configuration) -> dict[str, str]:
-    """Return the sources for a configuration in COMPILED, by file name: Scala, and the jar's other files."""
+    """Return the Scala sources and the jar's other files for a configuration in COMPILED, by file name."""
     files = resources.files("lakehouse.storage.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 
@@ -96,7 +96,7 @@ def _expected(configuration: Configuration) -> list[Path]:
 
 
 def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> list[LockedJar]:
-    """Return the jars of these configurations that jars.sha256 lists, sorted by path."""
+    """Return the jars that jars.sha256 lists for these configurations, sorted by path."""
     lock = resources.files("lakehouse.storage.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
     found = []
     for sha256, path, coordinates, size in (line.split() for line in lock.split("\n") if line):
@@ -106,5 +106,5 @@ def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> lis
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
-    """Return the SHA-256 of each jar in jars.sha256, by its path in the jars' directory, sorted."""
+    """Return the SHA-256 of each jar in jars.sha256, sorted by the jar's path in the jars' directory."""
     return {jar.path: jar.sha256 for jar in locked_jars(configurations)}

@@ -19,14 +19,14 @@ from lakehouse.common.errors import ServiceError
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 """Makes a JVM read and write file names in UTF-8, whatever the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""As in spark.properties: Delta and Kafka number their files with the digits of the locale."""
+"""The same as in spark.properties, because Delta and Kafka number their files with the locale's digits."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
 
 
 def find() -> str:
-    """Return the Java that pyspark uses: from JAVA_HOME, or else on PATH. Raises ServiceError."""
+    """Return the path of pyspark's Java, from JAVA_HOME or PATH. Raises ServiceError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home, "bin", "java") if home else "java")
     if found is None:
@@ -38,7 +38,7 @@ def find() -> str:
 
 
 def version() -> str | None:
-    """Return the version of this Java, such as 17.0.15; None if there is no Java."""
+    """Return this Java's version, such as 17.0.15, or None if there is no Java."""
     try:
         said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
     except (ServiceError, OSError):
@@ -58,10 +58,10 @@ def require_files() -> None:
 
 
 def temporary_directory() -> str:
-    """Return the directory for a JVM's native libraries and temporary files: TMPDIR, else /tmp or the like.
+    """Return the directory for a JVM's native libraries and temporary files: TMPDIR, or else usually /tmp.
 
-    Raises ServiceError if it cannot be written, if it is nearly full, or if libraries cannot be loaded from
-    it.
+    Raises ServiceError if the directory cannot be written, is nearly full, or does not allow libraries to be
+    loaded from it.
     """
     try:
         found = tempfile.gettempdir()
@@ -85,7 +85,7 @@ def temporary_directory() -> str:
 
 
 def user() -> pwd.struct_passwd | None:
-    """Return this user's entry in the system's database; None in a container with an arbitrary user id."""
+    """Return this user's entry in the system's database, or None in a container with an arbitrary user id."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,4 +1,4 @@
-"""Filter two warnings, printed at each start, from the standard error of Spark's JVM."""
+"""Remove two warnings that Spark's JVM prints to standard error at each start."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _PATIENCE_S = 5.0
 def filtered() -> Iterator[int]:
     """Yield a file descriptor for the standard error of a process that the block starts.
 
-    The process's output is copied to this process's standard error line by line, as long as both live. If the
-    block fails because the process ended, its last lines are written before the exception is raised.
+    The process's output is copied line by line to this process's standard error, as long as both run. If the
+    block fails because the process ended, the process's last lines are written before the exception is
+    raised.
     """
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)
@@ -37,7 +38,7 @@ def filtered() -> Iterator[int]:
 
 
 def _relay(read_end: int) -> None:
-    """Copy lines until the last writer is gone."""
+    """Copy lines until the last writer has closed its end."""
     rest = b""
     while piece := os.read(read_end, 1 << 16):
         *lines, rest = (rest + piece).split(b"\n")
@@ -50,5 +51,5 @@ def _write(text: bytes) -> None:
     while text:
         try:
             text = text[os.write(_STANDARD_ERROR, text) :]
-        except OSError:  # nobody reads it any longer; the process must not block
+        except OSError:  # nobody reads the output any longer; the process must not block
             return

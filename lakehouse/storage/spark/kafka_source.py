@@ -1,9 +1,9 @@
 """Read records of committed transactions from Kafka, between two offsets.
 
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
-and converts those before 1582 to a different calendar. Reading such a record raises an error (`misdated`);
-the record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp
-unchanged. `WholeTopic` has all records of a topic.
+and converts timestamps before 1582 to a different calendar. Reading such a record raises an error
+(`misdated`). Kafka's own client then reads the record in the driver (`read_apart`), with its timestamp
+unchanged. `WholeTopic` returns all records of a topic, including these.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PATIENCE_S = 30.0
 
 
 class FoundRecord(NamedTuple):
-    """A record as stored in Kafka; `timestamp` is in ms if the producer follows the protocol."""
+    """A record as stored in Kafka. `timestamp` is in ms if the producer follows the protocol."""
 
     key: bytes | None
     value: bytes | None
@@ -64,8 +64,9 @@ def records_between(
 ) -> tuple[list[FoundRecord], int]:
     """Return a partition's records between two offsets (the second is exclusive), and the offset reached.
 
-    Reading stops after about `most_bytes`, but returns at least one record if there is one. Offsets without a
-    visible record are skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
+    Reading stops after about `most_bytes`, but at least one record is returned if there is one. Offsets
+    without a visible record are skipped. Raises errors from Kafka's client, and TimeoutError if no record
+    arrives.
     """
     config = internals.static(spark, "java.util.HashMap")()
     for name, value in {
@@ -132,7 +133,7 @@ RECORDS = (
     .add("timestamp_type", "integer")
     .add("raw_timestamp", "long")
 )
-"""The schema of records. If a timestamp is invalid, it is in `raw_timestamp`, and `timestamp` is null."""
+"""The schema of Kafka records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is then null."""
 
 APART = 1_000
 """The maximum number of records read by Kafka's client, starting with one that Spark's source cannot read."""
@@ -183,8 +184,8 @@ def read_between(
 ) -> DataFrame:
     """Return a topic's records, as RECORDS, between two offsets of each partition (the second is exclusive).
 
-    With `singly`, for records so large that few fit in memory, a task unpacks one record at a time. It also
-    opens a new connection, because a consumer that ran out of memory at a record keeps failing at it.
+    Use `singly` for records so large that few fit in memory. A task then unpacks one record at a time, over a
+    new connection, because a consumer that ran out of memory at a record keeps failing at that record.
     """
     first, end = (
         json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
@@ -194,12 +195,12 @@ def read_between(
     options = {
         **client,
         "kafka.isolation.level": "read_committed",
-        # A task reads existing records only. But its consumer prefetches beyond them, and the broker answers
-        # no other request from the consumer until that fetch times out, by default after 500 ms.
+        # A task reads only existing records, but its consumer prefetches beyond them. The broker answers no
+        # other request from the consumer until that fetch times out, by default after 500 ms.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "1" if singly else "1000",
-        # Executors cache consumers by group name. By default each read has a new group, and would connect
-        # again. Nothing is committed to the group, and it needs no permission.
+        # Executors cache consumers by group name. By default, each read has a new group and would therefore
+        # connect again. Nothing is committed to this group, and it requires no permission.
         **({} if singly else {"kafka.group.id": _group(client)}),
         "assign": json.dumps({topic: sorted(ranges)}),
         "startingOffsets": first,
@@ -212,7 +213,7 @@ def read_between(
 
 @dataclass(frozen=True)
 class ReadApart:
-    """Rows up to an offset (exclusive), and whether Spark's source could not have read one of them."""
+    """Rows up to an offset (exclusive). `is_misdated` is true if Spark's source cannot read one of them."""
 
     rows: DataFrame
     reached: int
@@ -224,7 +225,8 @@ def read_apart(
 ) -> ReadApart:
     """Read a partition's records in the driver, as RECORDS, from a place to an offset (exclusive).
 
-    Reads at least one record, at most APART, and about `most_bytes`. Raises the errors of Kafka's client.
+    Reads at least one record and at most APART, and stops after about `most_bytes`. Raises errors from
+    Kafka's client.
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(
@@ -242,13 +244,13 @@ def read_apart(
 
 
 def misdated(error: BaseException) -> Place | None:
-    """Return the record whose timestamp Spark's source cannot read; None for any other error."""
+    """Return the record whose timestamp Spark's source cannot read, or None for any other error."""
     found = _MISDATED.search(str(error))
     return None if found is None else Place(found[1], int(found[2]), int(found[3]))
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the record that Kafka's client reports as damaged, or the first of its batch; otherwise None."""
+    """Return the damaged record that Kafka's client reports, or its batch's first record; otherwise None."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -259,8 +261,8 @@ def invalid(error: BaseException) -> Place | None:
 def _group(client: Mapping[str, str]) -> str:
     """Return a group name for reads with these client properties, which include secrets.
 
-    Spark fails, and prints both sets of properties, if the consumer cached under a name has different
-    properties. The name reveals no secret, because it is keyed with a random key of this process.
+    If a consumer that is cached under the same name has different properties, Spark fails and prints both
+    sets of properties. The name is an HMAC with a random key of this process, so it reveals no secret.
     """
     said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
@@ -304,7 +306,7 @@ _Span = tuple[int, int]
 
 
 class WholeTopic:
-    """The records of a topic; `asked` finds those that Spark's source cannot read."""
+    """All records of a topic. `asked` finds the records that Spark's source cannot read."""
 
     def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
         self._spark = spark
@@ -316,7 +318,7 @@ class WholeTopic:
     def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
         """Return the result of `ask`, which reads the topic.
 
-        Whenever Spark's source fails at a record, calls `ask` again, with that record read separately.
+        If Spark's source fails at a record, this calls `ask` again, and Kafka's client reads that record.
         """
         while True:
             try:
@@ -331,7 +333,7 @@ class WholeTopic:
                 self._set_apart(place)
 
     def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
-        """Return the records between two offsets of each partition, except those recorded as lost."""
+        """Return the records between two offsets of each partition, except records in the lost ranges."""
         self._ends = {number: end for number, (_, end) in ranges.items()}
         gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
         gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]
@@ -354,7 +356,7 @@ class WholeTopic:
 
 
 def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
-    """Yield the parts of a span outside the cuts; an empty span if there are none."""
+    """Yield the parts of a span that no cut covers, or an empty span if the cuts cover all of it."""
     first, end = span
     left = False
     for begin, after in cuts:

@@ -1,7 +1,7 @@
-"""Functions of rows whose plan is kept, so that Spark does not plan them again for each micro-batch.
+"""Row functions whose query plan is kept, so that Spark does not plan them again for each micro-batch.
 
-Spark analyses, optimizes and plans each frame anew. For a few thousand rows, that costs more than processing
-them.
+Normally, Spark analyzes, optimizes and plans every frame. For a few thousand rows, that costs more than
+processing them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from lakehouse.storage.spark import internals
 
 
 class Kept:
-    """A function of rows whose plan is kept for later rows of the same schema, under the same settings.
+    """A row function whose plan is kept for later rows with the same schema and settings.
 
-    The function adds, changes and selects columns. Nothing else that it depends on may change, so a value
-    that differs between micro-batches must be a column of the rows. The function is applied as usual if its
-    plan cannot be kept (because it uses a Python function or the time of day, for example), if the session
-    executes for many rows, or if the jar that `lakehouse setup` compiles is missing.
+    The function adds, changes and selects columns. It must not depend on anything else that changes, so a
+    value that differs between micro-batches must be a column. Spark plans the function for each frame, as
+    usual, if the plan cannot be kept (for example, because it uses a Python function or the time of day), if
+    the session executes for many rows, or if the jar that `lakehouse setup` compiles is missing.
     """
 
     def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:
@@ -28,7 +28,7 @@ class Kept:
         self._plans: Any = None
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return the function's result. The rows are planned here, with the session's current settings."""
+        """Return the function's result. The rows are planned now, with the session's current settings."""
         spark, given = rows.sparkSession, internals.java_frame(rows)
         plans = internals.compiled(spark, "KeptPlans")
         if plans is None:

@@ -1,6 +1,6 @@
 """The members of Spark and py4j that `lakehouse.storage.spark.internals` uses; an upgrade may remove them.
 
-tests/storage/spark/test_internals.py checks each of them in the JVM and in PySpark.
+tests/storage/spark/test_internals.py checks that every member exists in the JVM or in PySpark.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SNAPPY, ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
 
 @dataclass(frozen=True)
 class Member:
-    """A method or constructor of a class in the JVM: `name(types of its parameters)`."""
+    """A method or constructor of a class in the JVM, as `name(parameter types)`."""
 
     owner: str
     signature: str
 
 
 def members(owner: str, *signatures: str) -> tuple[Member, ...]:
-    """Return members of one class."""
+    """Return a class's members with these signatures."""
     return tuple(Member(owner, signature) for signature in signatures)
 
 
@@ -110,7 +110,7 @@ COMPILED = (
         f"placeholder({SQL}.classic.Dataset)",
     ),
 )
-"""Every member of lakehouse/storage/spark/scala/disk that Python calls; without that jar, none is used."""
+"""Every member of lakehouse/storage/spark/scala/disk that Python calls. Without that jar, none is called."""
 
 PRIVATE = (
     ("py4j.java_gateway", "JVMView.__getattr__"),

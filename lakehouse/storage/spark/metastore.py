@@ -1,11 +1,11 @@
-"""Register Delta tables by name in a Hive metastore, with the client that is among Spark's own jars.
+"""Register Delta tables by name in a Hive metastore, with the client from Spark's own jars.
 
-An entry is identical to one that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore
-never opens the table; it only has the table's location. The entry's columns are for programs that need
-nothing else, such as JDBC clients; Delta's readers take them from the log.
+Entries are identical to those that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore
+never opens a table; it stores only the table's location. An entry's columns are for programs that read
+nothing else, such as JDBC clients. Delta's readers read the columns from the log.
 
-Spark's DDL is not used: it needs a session with Hive's catalog, which fails if the metastore is down. Delta
-also refuses a property that the table's log does not have, so our entries could not be marked.
+Spark's DDL is not used, because it needs a session with Hive's catalog, which fails if the metastore is down.
+Delta also refuses properties that are not in the table's log, so our entries could not be marked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ALWAYS = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": "delta", MARK: "tru
 
 @dataclass(frozen=True)
 class Entry:
-    """A table's entry: location, comment, and columns as Spark's JSON."""
+    """A table's entry: its location, its comment, and its columns in Spark's JSON format."""
 
     database: str
     table: str
@@ -49,11 +49,11 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name in SQL."""
+        """The table's SQL name."""
         return f"{self.database}.{self.table}"
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of the entry, split to the size that a metastore can store."""
+        """Return the entry's properties, split into parts that a metastore can store."""
         size = _MOST_CHARACTERS
         parts = [self.columns[at : at + size] for at in range(0, len(self.columns), size)]
         numbered = {f"{_SCHEMA}.part.{number}": part for number, part in enumerate(parts)}
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """An entry found in a metastore; `is_ours`: it was created here."""
+    """An entry found in a metastore. `is_ours` is true if it was created here."""
 
     entry: Entry
     is_ours: bool
@@ -71,7 +71,7 @@ class Found:
 class Metastore:
     """A connection to a metastore, for one thread.
 
-    Raises ServiceError if it does not answer, and TableError if it refuses a request.
+    Raises ServiceError if the metastore does not answer, and TableError if it refuses a request.
     """
 
     def __init__(self, spark: SparkSession, uris: str, client: Any) -> None:
@@ -80,7 +80,7 @@ class Metastore:
         self._client = client
 
     def find(self, database: str, table: str) -> Found | None:
-        """Return the entry with this name; None if there is none."""
+        """Return the entry with this name, or None if it does not exist."""
         found = self._get(database, table)
         if found is None:
             return None
@@ -96,7 +96,7 @@ class Metastore:
         return Found(entry, MARK in properties)
 
     def create(self, entry: Entry) -> bool:
-        """Create an entry, and its database if missing; return false if the name has been taken by now."""
+        """Create an entry, and its database if missing. Return false if the name is already taken."""
         with self._asking(entry.name):
             database = self._database(entry.database)
         made = self._new("Table")
@@ -151,7 +151,7 @@ class Metastore:
         return self._client.getDatabase(name)
 
     def _storage(self, location: str) -> Any:
-        """Return the storage that Spark describes for tables that Hive cannot read; `path` is for readers."""
+        """Return the storage that Spark declares for tables Hive cannot read. Its `path` is for readers."""
         serde = self._new("SerDeInfo")
         serde.setSerializationLib(f"{_HIVE}.serde2.lazy.LazySimpleSerDe")
         serde.setParameters(self._map({"serialization.format": "1"}))
@@ -163,7 +163,7 @@ class Metastore:
         columns.add(column)
         made = self._new("StorageDescriptor")
         made.setCols(columns)
-        made.setLocation(location)  # a metastore creates this directory, so it is not the table's
+        made.setLocation(location)  # the metastore creates this directory, so it must not be the table's
         made.setInputFormat("org.apache.hadoop.mapred.SequenceFileInputFormat")
         made.setOutputFormat(f"{_HIVE}.ql.io.HiveSequenceFileOutputFormat")
         made.setNumBuckets(-1)
@@ -203,8 +203,8 @@ class Metastore:
 def connected(spark: SparkSession, uris: str) -> Iterator[Metastore]:
     """Connect to a metastore at one of the comma-separated URIs, `thrift://host:port`.
 
-    Hive's client takes its other properties, `spark.hadoop.hive....`, from the session. Raises ServiceError
-    if none answers within about ten seconds.
+    Hive's client reads its other properties, `spark.hadoop.hive....`, from the session. Raises ServiceError
+    if no metastore answers within about ten seconds.
     """
     try:
         client = internals.metastore_client(
@@ -235,6 +235,6 @@ def _away(uris: str, error: Py4JJavaError) -> ServiceError:
 
 
 def _why(error: Py4JJavaError) -> str:
-    """Return the message of Hive's client, without class names and stack traces."""
+    """Return the Hive client's message, without class names and stack traces."""
     line = first_line(error.java_exception.getMessage() or error.java_exception.toString())
     return _EXCEPTIONS.split(line)[-1].rstrip(")")

@@ -1,6 +1,6 @@
-"""Files as Hadoop's objects in the JVM, and single S3 objects, through Scala code that `setup --s3` compiles.
+"""Hadoop's file objects in the JVM, and single S3 objects, through Scala code that `setup --s3` compiles.
 
-Elsewhere, use `lakehouse.storage.spark.files`, which takes and returns plain values. The functions for
+Other modules use `lakehouse.storage.spark.files`, which takes and returns plain values. The functions for
 Hadoop's objects do one thing each, and make no decisions.
 """
 
@@ -17,7 +17,7 @@ from lakehouse.storage.spark.members import FILES
 
 
 def hadoop_path(spark: SparkSession, path: str) -> Any:
-    """Return Hadoop's object for a path."""
+    """Return Hadoop's Path object for a path."""
     return static(spark, "org.apache.hadoop.fs.Path")(path)
 
 
@@ -27,13 +27,13 @@ def file_system(spark: SparkSession, path: Any) -> Any:
 
 
 def paths_in(spark: SparkSession, statuses: Any) -> str:
-    """Return the paths of Hadoop's file statuses as one text, `{a,b}`."""
+    """Return the paths in Hadoop's file statuses as one text, `{a,b}`."""
     paths = static(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(statuses)
     return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
 
 
 def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
-    """Copy a file from one Hadoop file system to another, replacing an existing one."""
+    """Copy a file from one Hadoop file system to another, replacing an existing file."""
     configuration = hadoop_configuration(spark)
     (source, target), (path, copied) = systems, paths
     util = static(spark, "org.apache.hadoop.fs.FileUtil")
@@ -46,7 +46,7 @@ def text_in(spark: SparkSession, stream: Any) -> str:
 
 
 def atomic_file(spark: SparkSession, path: Any) -> Any:
-    """Create a file as Spark does for checkpoints, and return its stream; closing it publishes the file."""
+    """Create a file as Spark does for checkpoints, and return its stream. Closing it publishes the file."""
     directory = path.getParent()
     configuration = hadoop_configuration(spark)
     manager = static(spark, FILES).create(directory, configuration)
@@ -64,7 +64,7 @@ class ReadOnlyError(Exception):
 
 
 def create(spark: SparkSession, path: str, text: str) -> bool:
-    """Create an object with a conditional write if it does not exist, and return whether it was created.
+    """Create an object with a conditional write, and return false if it already exists.
 
     Raises ReadOnlyError if this application may not write there, and Py4JJavaError for other failures.
     """
@@ -82,9 +82,9 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return when two objects were last modified, in ms since the epoch; None for a missing object.
+    """Return when two objects were last modified, in ms since the epoch, or None for a missing object.
 
-    The requests run in parallel, so both take the time of one.
+    The two requests run in parallel.
     """
     places = (hadoop_path(spark, one), hadoop_path(spark, other))
     found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
@@ -93,9 +93,9 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
 
 
 def read_text(spark: SparkSession, path: str) -> str:
-    """Return an object's text with one request; Hadoop would first ask for its size.
+    """Return an object's text with one request; Hadoop would first request its size.
 
-    Raises Py4JJavaError, including for a missing object.
+    Raises Py4JJavaError for any failure, such as a missing object.
     """
     place = hadoop_path(spark, path)
     system = file_system(spark, place)

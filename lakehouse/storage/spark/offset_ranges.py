@@ -1,6 +1,6 @@
-"""Ranges of Kafka offsets, as conditions that let a reader skip files.
+"""Ranges of Kafka offsets, and the conditions with which a reader skips files.
 
-Every bronze and silver table keeps each file's minimum and maximum of partition and offset.
+Every bronze and silver table stores the minimum and maximum partition and offset of each file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.group import GroupedData
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """The offsets of a partition from `first` to `last`, both included."""
+    """The offsets in a partition from `first` to `last`, both inclusive."""
 
     topic: str
     partition: int
@@ -24,18 +24,18 @@ class OffsetRange:
     last: int
 
     def __str__(self) -> str:
-        """Return the range as options write it: topic/partition/first, or topic/partition/first-last."""
+        """Return the range as written in options: topic/partition/first, or topic/partition/first-last."""
         last = "" if self.last == self.first else f"-{self.last}"
         return f"{self.topic}/{self.partition}/{self.first}{last}"
 
 
 def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the range of the rows' offsets in each partition."""
+    """Return each partition's range of offsets in the rows."""
     return _ranges(rows.groupBy("topic", "partition"))
 
 
 def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the ranges of consecutive offsets in the rows, of which there is one per record."""
+    """Return the ranges of consecutive offsets in the rows, which contain one row per record."""
     in_order = Window.partitionBy("topic", "partition").orderBy("offset")
     run = F.col("offset") - F.row_number().over(in_order)
     return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))
@@ -48,7 +48,7 @@ def _ranges(rows: GroupedData) -> tuple[OffsetRange, ...]:
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
-    """Select the rows whose coordinates are in one of the ranges."""
+    """Return a condition for rows whose coordinates are in one of the ranges."""
     return reduce(Column.__or__, map(_within, ranges), F.lit(False))
 
 

@@ -1,9 +1,9 @@
-"""Spark's properties: those for any cluster, those that a laptop adds, and the paths of the jars.
+"""Spark properties for any cluster, additional properties for a laptop, and the jars' paths.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/bronze.py --stream metrics
 
-The package's `spark.properties` and `laptop.properties` have no paths. For spark-submit, `lakehouse setup`
-writes copies with this machine's paths; `lakehouse run` and other commands read the package's files through
+The package's `spark.properties` and `laptop.properties` contain no paths. For spark-submit, `lakehouse setup`
+writes copies with this machine's paths. `lakehouse run` and other commands read the package's files through
 this module.
 """
 
@@ -23,7 +23,7 @@ _JAVA = "spark.driver.extraJavaOptions"
 
 
 def for_cluster() -> dict[str, str]:
-    """Return the properties for a job on any cluster, with the jars for S3 if they are installed.
+    """Return the properties for a job on any cluster, including the S3 jars if they are installed.
 
     Raises ServiceError if Spark's jars are missing.
     """
@@ -31,16 +31,16 @@ def for_cluster() -> dict[str, str]:
 
 
 def for_laptop(*, archive: bool) -> dict[str, str]:
-    """Return the properties for a driver in local mode, on its user's machine.
+    """Return the properties for a driver in local mode on the user's machine.
 
-    `archive`: the driver maps Spark's classes from the archive of `sandbox.class_archive`, if it exists.
-    Raises ServiceError if the jars are missing.
+    With `archive`, the driver maps Spark's classes from the archive that `sandbox.class_archive` creates, if
+    it exists. Raises ServiceError if jars are missing.
     """
     require_jars("spark")
     require_jars("disk")
     options = read(CLUSTER) | read(LAPTOP)
-    # The archive needs these jars from the driver's start, and in this order, so they are wildcards. The
-    # driver would send jars in spark.jars to itself, encrypted.
+    # The archive requires these jars from the driver's start, in this order, so they are wildcards. If they
+    # were in spark.jars, the driver would send them to itself, encrypted.
     options["spark.driver.extraClassPath"] = f"{jars_directory()}/spark/*:{jars_directory()}/disk/*"
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
@@ -49,9 +49,9 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 
 
 def for_laptop_submit() -> dict[str, str]:
-    """Return the properties of `for_laptop` for spark-submit, with the archive and any installed jars for S3.
+    """Return the properties of `for_laptop` for spark-submit, with the archive and any installed S3 jars.
 
-    A driver that is started in another way has the jars for S3 on its class path if it needs them.
+    If a driver is started in another way and needs the S3 jars, they are on its class path.
     """
     return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
 
@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, str]:
 def write(path: Path, options: Mapping[str, str]) -> None:
     """Write a properties file for spark-submit; a rerun replaces it.
 
-    Line ends and backslashes in values are escaped in the form that Java reads.
+    Line ends and backslashes in values are escaped as Java expects.
     """
     lines = (f"{key} {value.translate(_ESCAPES)}\n" for key, value in options.items())
     write_whole(path, "".join(lines), lasting=True)

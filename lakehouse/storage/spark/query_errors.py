@@ -1,4 +1,4 @@
-"""Convert errors from Spark and Delta to messages."""
+"""Convert errors from Spark and Delta to short messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 def error_line(error: BaseException) -> str:
     """Return an error's message, without the stack traces that Spark includes.
 
-    A full disk is named first, because Java names it only at the end of a stack trace. If a task failed, the
-    innermost cause is added; for a Python worker, that is the exception that it raised.
+    If the disk is full, the message begins with this reason, because Java reports it only at the end of a
+    stack trace. If a task failed, the innermost cause is added. For a Python worker, that is the exception
+    that the worker raised.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
     if isinstance(error, Py4JJavaError) and _TASK_FAILED in line:
@@ -38,7 +39,7 @@ def error_line(error: BaseException) -> str:
 
 
 def _raised_in_worker(text: str) -> str | None:
-    """Return the last line of the last Python traceback in a text; None if there is none."""
+    """Return the last line of a text's last Python traceback, or None if there is no traceback."""
     _, found, trace = text.rpartition(_TRACEBACK)
     lines = (line.rstrip() for line in trace.split("\n")[1:])
     return next((line for line in lines if line and not line[0].isspace()), None) if found else None
@@ -64,7 +65,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def _no_room(error: BaseException) -> str | None:
-    """Return the system's message about a full disk; None if that was not the reason."""
+    """Return the system's message about a full disk, or None if the error has another cause."""
     if isinstance(error, LakehouseError):
         return None
     text = str(error)
@@ -72,22 +73,22 @@ def _no_room(error: BaseException) -> str | None:
 
 
 def are_files_gone(error: BaseException) -> bool:
-    """Return whether an error was caused by missing files of earlier versions, which VACUUM has removed."""
+    """Return whether the error was caused by missing files of earlier versions, which VACUUM removed."""
     return any(sign in str(error) for sign in _FILES_GONE)
 
 
 def is_heap_full(error: BaseException) -> bool:
-    """Return whether a failure was caused by a JVM's lack of memory."""
+    """Return whether the failure occurred because a JVM ran out of memory."""
     return any(sign in str(error) for sign in _HEAP_FULL)
 
 
 def heap_of(spark: SparkSession) -> str:
-    """Return, as text, which process's heap is used by tasks, and its size."""
+    """Return a description of the heap that tasks use: its process, and its size."""
     return "{} memory {}".format(*_heap(spark))
 
 
 def heap_bytes(spark: SparkSession) -> int:
-    """Return the size in bytes of the heap used by tasks."""
+    """Return the size in bytes of the heap that tasks use."""
     _, size = _heap(spark)
     return int(internals.static(spark, _SIZES).byteStringAsMb(size)) << 20
 
@@ -98,7 +99,7 @@ def _heap(spark: SparkSession) -> tuple[str, str]:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Return whether Spark itself has ended: its context was stopped, or its JVM does not respond."""
+    """Return whether Spark itself has ended, because its context was stopped or its JVM does not respond."""
     try:
         return internals.is_stopped(spark)
     except (Py4JError, OSError):

@@ -1,7 +1,7 @@
 """The only builder of a SparkSession.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
-sql`, the demo, the tests), the laptop's properties are used, and the sizes in the settings override them.
+sql`, the demo, the tests), the session uses the laptop's properties, with the sizes from the settings.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _NO_JVM = (
 def build_session(
     settings: Settings, name: str, *, brief: bool = False, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session for this project's tables; `options` override everything else.
+    """Return a session for this project's tables. `options` override everything else.
 
-    `brief`: the session is too short for the JVM's optimizing compiler to pay off. A second call in a process
-    returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does not start
-    within two minutes, or if the temporary directory is full. Raises VersionError if PySpark would connect to
-    a Spark Connect server instead.
+    Set `brief` if the session is too short for the JVM's optimizing compiler to pay off. A second call in a
+    process returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does
+    not start within two minutes, or if the temporary directory is full. Raises VersionError if PySpark would
+    connect to a Spark Connect server instead.
     """
     for variable in _OF_CONNECT:
         if variable in os.environ:
@@ -89,7 +89,7 @@ def _impatient() -> Iterator[None]:
     """Kill a JVM that does not start in time.
 
     The JVM passes its port to PySpark in a file, and PySpark waits for the file as long as the JVM lives. If
-    the file could not be written, because the disk was full for a moment, PySpark would wait forever.
+    the JVM cannot write the file because the disk is briefly full, PySpark would wait forever.
     """
     here = psutil.Process()
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
@@ -99,7 +99,7 @@ def _impatient() -> Iterator[None]:
             return
         given_up.set()
         while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are killed
-            # Parents first, so that no shell is left to report a child's end.
+            # Parents first: no shell is then left to report a child's end.
             for child in here.children(recursive=True):
                 if child not in before:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -123,7 +123,7 @@ def _impatient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started in the block."""
+    """Set environment variables for processes that the block starts."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -152,7 +152,7 @@ def _require_names(spark: SparkSession, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
-    """Build a session, and stop it after the block; by default it is brief if the lake is small."""
+    """Build a session, and stop it after the block. By default, it is brief if the lake is small."""
     spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
     try:
         yield spark
@@ -172,7 +172,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def is_small(lake: str) -> bool:
-    """Return whether a lake is on this machine and so small that every command is short."""
+    """Return whether a lake is on this machine, and so small that every command is short."""
     root, found = local_path(lake), 0
     if root is None:
         return False
@@ -186,7 +186,7 @@ def is_small(lake: str) -> bool:
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    """Return the environment variables that are added for Spark's JVM.
+    """Return the environment variables to add for Spark's JVM.
 
     Without SPARK_LOCAL_IP, Spark resolves the host's name, which may have no address.
     """
@@ -201,10 +201,10 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return the secret of a standalone cluster; None for any other master. Call it once the JVM has started.
+    """Return a standalone cluster's secret, or None for any other master. Call this once the JVM has started.
 
-    Raises ServiceError if there is no secret, because Spark would end with a stack trace. The secret is not
-    passed as an option to `launch`, because `ps` shows options.
+    Raises ServiceError if there is no secret, because Spark would otherwise end with a stack trace. The
+    secret is not passed to `launch` as an option, because `ps` shows options.
     """
     master = SparkConf().get("spark.master", "") or ""
     if not master.startswith("spark://"):
@@ -244,8 +244,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
-        # Remote executors read the jars from their disk, so reading the disk must not need a class in these
-        # jars.
+        # Remote executors read the jars from their disk. Reading the disk must therefore not need a class in
+        # these jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
         if settings.spark.master == "yarn":  # the jar for the disk hides YARN's properties

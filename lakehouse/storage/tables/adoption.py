@@ -1,13 +1,13 @@
-"""Adoption: a copy of a lake replaces the original, and from then on their versions diverge. Pure.
+"""Adoption of a copy: it replaces the original lake, and from then on their versions diverge. Pure.
 
-`lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table, and of the
-dead-letter table, together with the last version that the table shares with the original:
+`lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
+dead-letter table. The property also contains the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
 This distinguishes version 61 of the copy from version 61 of the original, which may have been sent. Kafka's
-consumer groups and the records in the lake identify the table of sent rows by its id, followed by its
-adoption: `c31e... adopted 1764172800000@60`.
+consumer groups and the lake's records of sent rows identify a table by its id, followed by its adoption:
+`c31e... adopted 1764172800000@60`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VALUE = re.compile(r"(\d+)@(\d+)")
 
 @dataclass(frozen=True)
 class Adoption:
-    """When a copy was adopted (ms since the epoch), and the last version shared with the original."""
+    """The time of a copy's adoption (ms since the epoch), and the last version shared with the original."""
 
     at_ms: int
     version: int
@@ -35,7 +35,7 @@ class Adoption:
 
 
 def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
-    """Return the last adoption in a table's properties; None if there is none."""
+    """Return the last adoption in a table's properties, or None if there is none."""
     return _parsed(properties.get(PROPERTY, ""))
 
 
@@ -45,13 +45,13 @@ def sender(table_id: str, adoption: Adoption | None) -> str:
 
 
 def adopted_ms(named: str) -> int:
-    """Return when the table with this name was adopted, in ms since the epoch; 0 if never."""
+    """Return when the table with this name was adopted, in ms since the epoch, or 0 if never."""
     found = _parsed(named.partition(_ADOPTED)[2])
     return 0 if found is None else found.at_ms
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return the position before which two tables with the same id certainly have the same versions."""
+    """Return the position before which two tables with the same id certainly have identical versions."""
     versions = [
         found.version
         for named in (one, other)

@@ -1,9 +1,9 @@
 """One commit to a Delta table, from its reads to its writes.
 
-To find out whether a transaction has been written, Delta's DataFrame writer and its MERGE replay the log in
-Spark jobs, every time, although the version's checksum file has this information. Here the same commit is
-made from Delta's own parts: begin an optimistic transaction, read under it, write files, and publish
-everything in one commit, which conflicts if another writer has changed what was read.
+To find out whether a transaction was already written, Delta's DataFrame writer and its MERGE replay the log
+in Spark jobs each time, although the version's checksum file contains this information. This module makes the
+same commit from Delta's own parts. It begins an optimistic transaction, reads within it, writes files, and
+publishes everything in one commit. The commit conflicts if another writer has changed the data that was read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Files of a table that may match a condition: Delta's objects and row counts, by name."""
+    """The files that may contain rows matching a condition: Delta's objects and row counts, by file name."""
 
     files: dict[str, Action]
     size_bytes: int
@@ -66,10 +66,10 @@ class Candidates:
 
 @dataclass
 class Commit:
-    """A commit that has begun, and the table's state at that time.
+    """A commit in progress, and the table's state when the commit began.
 
-    `expect` and `candidates` determine what counts as read. If another writer has changed any of it, `finish`
-    fails with one of Delta's conflicts; see `lakehouse.storage.tables.writing.retry_on_conflict`.
+    `expect` and `candidates` determine the data that counts as read. If another writer has changed this data,
+    `finish` fails with one of Delta's conflicts; see `lakehouse.storage.tables.writing.retry_on_conflict`.
     """
 
     spark: SparkSession
@@ -90,7 +90,7 @@ class Commit:
 
     @property
     def has_change_feed(self) -> bool:
-        """Whether the table keeps a change feed."""
+        """True if the table has a change feed."""
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
@@ -108,7 +108,7 @@ class Commit:
     def expect_settings(self, settings: Mapping[str, str]) -> None:
         """Raise PositionError unless the table's rows are made with these settings (`pinned_settings`).
 
-        A later change of the settings conflicts with the commit.
+        A later change to the settings conflicts with the commit.
         """
         for name, value in settings.items():
             found = delta.property_in(self._txn, FIXED_PREFIX + name)
@@ -119,10 +119,10 @@ class Commit:
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
-        """Return the files that may contain rows matching the condition; for None, all files.
+        """Return the files that may contain rows matching the condition, or all files if it is None.
 
-        They count as read. For a `Near`, or if the table has few files, the whole table counts as read: the
-        commit then conflicts with every other commit that changes rows.
+        The returned files count as read. For a `Near`, or if the table has few files, the whole table counts
+        as read. The commit then conflicts with every other commit that changes rows.
         """
         if isinstance(where, Near):
             return self._near(where)
@@ -149,22 +149,21 @@ class Commit:
     def _filtered(self, where: Column) -> list[Action]:
         """Return the files that may contain rows matching the condition, according to their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
-        # Delta compares statistics only with literals; a Python int compared with a long is a cast, so fold
-        # it.
+        # Delta compares statistics only with literals. Comparing a Python int with a long adds a cast, so
+        # fold the constants.
         return delta.filtered_files(self.spark, self._txn, internals.folded_condition(rows))
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
-        """Return the rows of the files, or of the named ones, with the file's name as `_file`."""
+        """Return the rows of all candidate files or of the named files, with the file's name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
         return delta.rows_of_files(self.spark, self.snapshot, chosen).withColumn(
             FILE, F.col("_metadata.file_name")
         )
 
     def write(self, rows: DataFrame) -> int:
-        """Write the rows into files and return their number.
+        """Write the rows into files, and return the number of rows written to the table.
 
-        Rows with a `_change_type` go to the change feed, if the table keeps one, and the others into the
-        table.
+        Rows with a `_change_type` go to the change feed if the table has one. All other rows go to the table.
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
@@ -174,9 +173,7 @@ class Commit:
         counts = list(map(delta.records_in, added))
         if None not in counts:
             return sum(count or 0 for count in counts)
-        return delta.rows_of_files(
-            self.spark, self.snapshot, added
-        ).count()  # for a table that keeps no statistics
+        return delta.rows_of_files(self.spark, self.snapshot, added).count()  # for a table without statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Remove the named files from the table."""
@@ -187,7 +184,7 @@ class Commit:
     def finish(self, moves: Sequence[Move] = (), why: Why | None = None) -> int:
         """Publish everything, including the moves, in one commit, and return the table's new version.
 
-        `why` is the reason for removed or changed rows, for readers of the changes (`LogEntry.why`).
+        `why` is the reason for removed or changed rows, recorded for readers of the changes (`LogEntry.why`).
         """
         made = [
             (one.application, one.after) for one in moves if one.after is not None and one.after != one.before
@@ -207,9 +204,9 @@ class Commit:
         return self._publish([*noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
-        """Set properties of the table, remove those that are None, and return the new version.
+        """Set the table's properties, remove properties whose value is None, and return the new version.
 
-        This publishes the commit. It conflicts with every other change of properties or schema.
+        This publishes the commit. It conflicts with every other change to properties or the schema.
         """
         standing = properties_of(self.snapshot)
         kept = {name: value for name, value in {**standing, **values}.items() if value is not None}
@@ -230,9 +227,10 @@ def begin(spark: SparkSession, path: str) -> Commit:
 def create(
     spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str], comment: str = ""
 ) -> None:
-    """Commit version 0 of a table without rows; the directory may already contain an incomplete log.
+    """Create a table without rows by committing version 0. The directory may contain an incomplete log.
 
-    An existing table is left unchanged. Raises Py4JJavaError if another process creates one at the same time.
+    An existing table is left unchanged. Raises Py4JJavaError if another process creates the table at the same
+    time.
     """
     txn = delta.start(spark, delta.log_of(spark, path))
     if delta.read_version(txn) >= 0:
@@ -252,7 +250,7 @@ def create(
 
 
 def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action], operation: Operation) -> int:
-    """Commit the actions, and return the new version once it is safe from a power failure."""
+    """Commit the actions, and return the new version once the commit would survive a power failure."""
     version = delta.commit(spark, txn, actions, operation)
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep(here, version)
@@ -260,10 +258,11 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return the rows to write in place of the table rows `old`, so that `new` replaces them by key.
+    """Return the rows to write instead of the table's rows `old`, so that `new` replaces them by key.
 
-    `new` has one row per key; columns that it lacks keep the values of `old`. Rows with `gone` true are
-    deleted. Result rows without a `_change_type` go into the table, the others into the change feed.
+    `new` has one row per key. Columns that are missing from `new` keep their values from `old`. Rows are
+    deleted if `gone` is true. Result rows without a `_change_type` belong to the table, and all others to its
+    change feed.
     """
     given = tuple(name for name in old.columns if name in new.columns)
     columns = _merging(tuple(old.columns), tuple(keys), given)
@@ -275,7 +274,7 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
 def amended_rows(
     rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
 ) -> DataFrame:
-    """Return the rows to write in place of a frame's table rows `t`, with new values in the `hit` rows.
+    """Return the rows to write instead of a frame's table rows `t`, with new values where `hit` is true.
 
     `names` are the table's columns. `_change_type` is set as in `changed_rows`.
     """
@@ -288,7 +287,7 @@ def amended_rows(
 
 @dataclass(frozen=True)
 class _Merging:
-    """The columns of a merge, built once: both sides' rows by key, and the result of each pair."""
+    """A merge's columns, built once: the rows on both sides by key, and the result for each pair."""
 
     old: Columns
     new: Columns

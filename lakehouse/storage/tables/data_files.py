@@ -1,7 +1,7 @@
-"""The data files of a table's newest version, updated with the files that each commit adds and removes.
+"""The data files in a table's newest version, updated with each commit's added and removed files.
 
-To list them, Delta replays the log in Spark jobs, and does so again for every version. Here they are read
-once, and later commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
+Delta would list the files by replaying the log in Spark jobs, again for every version. This module reads the
+list once and applies later commits to it. A micro-batch's cost therefore does not grow with the table's age.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakehouse.storage.tables.inside import refuse_outside
 from lakehouse.storage.tables.log import read_commit, snapshot
 from lakehouse.storage.tables.pruning import Bounds
 
-_MOST_COMMITS = 50  # more are not read one by one
+_MOST_COMMITS = 50  # more commits than this are not read one by one
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a version of a table, by name."""
+    """The files in one version of a table, by name."""
 
     table: str
     version: int
@@ -55,7 +55,7 @@ _lock = Lock()  # guards `_known`; not held while reading files
 
 
 def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
-    """Return the files of a snapshot of the table at the path; safe to call from several threads."""
+    """Return the files in a snapshot of the table at the path. Thread-safe."""
     table, version = delta.table_id(at), delta.version_of(at)
     with _lock:
         known = _known.get(path)
@@ -73,7 +73,7 @@ def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
 
 
 def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
-    """Return a version's files as actions of the log, in the order in which a query first reads them.
+    """Return a version's files as log actions, in the order in which a query first reads them.
 
     `lakehouse.operations.telemetry.delta_log` orders them in the same way.
     """
@@ -93,7 +93,7 @@ def to_delta(spark: SparkSession, file: File) -> Action:
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
-    """Apply later commits to known files; None if a commit is missing or unreadable."""
+    """Apply later commits to known files. Return None if a commit is missing or unreadable."""
     try:
         commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
     except (Py4JJavaError, ValueError):
@@ -107,7 +107,7 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
 
 
 def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
-    """Read the files from the version's checksum if it lists them (while they are few), else from the log."""
+    """Read the files from the version's checksum, which lists them if they are few, or else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
         files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
@@ -117,7 +117,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
-    """Return the files listed in a version's checksum; None if it lists none, or is invalid.
+    """Return the files listed in a version's checksum, or None if it lists no files or is invalid.
 
     The checksum is written without fsync, so it may be empty after a power failure.
     """
@@ -141,6 +141,6 @@ def _name(action: Mapping[str, Any]) -> str:
 
 
 def file_of(action: Mapping[str, Any]) -> File:
-    """Return the file of an `add` action."""
+    """Return the file that an `add` action describes."""
     whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
     return File(int(action["size"]), rows_of(action), Bounds(*bounds_of(action)), whole)

@@ -1,4 +1,4 @@
-"""The only module that uses Delta's private members: its log, its transactions, its actions.
+"""The only module that uses Delta's private members for logs, transactions and actions.
 
 Each function does one thing and makes no decisions. Delta's objects are opaque to callers, which only pass
 them to functions of this module. `lakehouse.storage.tables.delta_members` lists the members used here; add
@@ -25,7 +25,7 @@ Log: TypeAlias = Any
 Snapshot: TypeAlias = Any
 """A version of a table."""
 Segment: TypeAlias = Any
-"""The files of the log that make up a snapshot."""
+"""The log files that make up a snapshot."""
 Txn: TypeAlias = Any
 """An optimistic transaction."""
 Action: TypeAlias = Any
@@ -35,7 +35,7 @@ Operation: TypeAlias = Any
 
 
 def delta_version(spark: SparkSession) -> str:
-    """Return the version of Delta in the JVM; `unknown` if it is not available."""
+    """Return the version of Delta in the JVM, or `unknown` if it is not available."""
     try:
         return str(static(spark, "io.delta.package").VERSION())
     except (Py4JError, TypeError):  # the method or the class is missing
@@ -56,7 +56,7 @@ def known_snapshot(log: Log) -> Snapshot:
 
 
 def newest_snapshot(spark: SparkSession, log: Log) -> Snapshot:
-    """List the log and return its newest snapshot; version -1 if there is no table."""
+    """List the log, and return its newest snapshot, with version -1 if there is no table."""
     return log.update(False, none(spark), none(spark))
 
 
@@ -73,7 +73,7 @@ def first_recreatable(log: Log) -> int:
 def version_since(spark: SparkSession, log: Log, ms: int) -> int:
     """Return the log's first version that was committed at or after a time (ms since the epoch).
 
-    If there is none, return the next version.
+    If there is no such version, return the next version.
     """
     moment = internals.timestamp(spark, ms)
     stood = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
@@ -104,7 +104,7 @@ def locked(log: Log) -> Iterator[None]:
 
 
 def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snapshot:
-    """Cache a segment's snapshot as Delta's snapshot of the log, as of a time; needs the lock."""
+    """Install a segment's snapshot, as of a time, as Delta's cached snapshot. Requires the lock."""
     made = log.createSnapshot(segment, none(spark), none(spark), none(spark))
     return log.installSnapshot(made, at_ms)
 
@@ -118,7 +118,7 @@ def uncache(snapshot: Snapshot) -> None:
 
 
 def segment_of(snapshot: Snapshot) -> Segment:
-    """Return the segment of a snapshot."""
+    """Return the log files that make up a snapshot."""
     return snapshot.logSegment()
 
 
@@ -138,7 +138,7 @@ def last_written_ms(segment: Segment) -> int:
 
 
 def checkpoint_version(segment: Segment) -> int:
-    """Return the version of the checkpoint that a segment begins with; -1 for none."""
+    """Return the version of the checkpoint at the start of a segment, or -1 if there is no checkpoint."""
     return int(segment.checkpointProvider().version())
 
 
@@ -146,17 +146,17 @@ def checkpoint_version(segment: Segment) -> int:
 
 
 def version_of(snapshot: Snapshot) -> int:
-    """Return a snapshot's version; -1 if there is no table."""
+    """Return a snapshot's version, or -1 if there is no table."""
     return int(snapshot.version())
 
 
 def table_id(snapshot: Snapshot) -> str:
-    """Return the id of the table."""
+    """Return the table's id."""
     return str(snapshot.metadata().id())
 
 
 def created_ms(snapshot: Snapshot) -> int | None:
-    """Return when the table was created, in ms since the epoch; None if unknown."""
+    """Return when the table was created, in ms since the epoch, or None if unknown."""
     found = value_of(snapshot.metadata().createdTime())
     return None if found is None else int(found)
 
@@ -167,13 +167,13 @@ def committed_ms(snapshot: Snapshot) -> int:
 
 
 def metadata(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's metadata, with the field names of the log."""
+    """Return the table's metadata, with field names as in the log."""
     found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
     return found
 
 
 def protocol(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's protocol, with the field names of the log."""
+    """Return the table's protocol, with field names as in the log."""
     found: dict[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
     return found
 
@@ -184,7 +184,7 @@ def schema_json(snapshot: Snapshot) -> str:
 
 
 def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the number and total bytes of a snapshot's files: from its checksum, or else by Spark jobs."""
+    """Return the number and total bytes of a snapshot's files, from its checksum or else with Spark jobs."""
     noted = value_of(snapshot.checksumOpt())
     if noted is not None:
         return int(noted.numFiles()), int(noted.tableSizeBytes())
@@ -192,42 +192,42 @@ def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def noted_bytes(snapshot: Snapshot) -> int | None:
-    """Return the total bytes of a snapshot's files from its checksum; None if there is none."""
+    """Return the total bytes of a snapshot's files from its checksum, or None if there is no checksum."""
     noted = value_of(snapshot.checksumOpt())
     return None if noted is None else int(noted.tableSizeBytes())
 
 
 def all_bytes(snapshot: Snapshot) -> int:
-    """Return the total bytes of a snapshot's files, by Spark jobs."""
+    """Return the total bytes of a snapshot's files, with Spark jobs."""
     return int(snapshot.sizeInBytes())
 
 
 def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
-    """Return the files listed in a snapshot's checksum; None if it lists none, or more than `most`."""
+    """Return the files listed in a snapshot's checksum, or None if it lists none or more than `most`."""
     noted = value_of(snapshot.checksumOpt())
     files = None if noted is None else value_of(noted.allFiles())
     return None if files is None or int(files.size()) > most else elements(files)
 
 
 def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """Return a row for each of a snapshot's files, by Spark jobs."""
+    """Return a row for each of a snapshot's files, with Spark jobs."""
     return internals.frame(spark, snapshot.allFiles().toDF())
 
 
 def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
-    """Return the last transaction of each application from a snapshot's checksum; None if it has none."""
+    """Return each application's last transaction from a snapshot's checksum, or None if it lists none."""
     found = _noted(spark, snapshot)
     return None if found is None else {str(one["appId"]): int(one["version"]) for one in found}
 
 
 def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int | None:
-    """Return the time of the application's last transaction, in ms since the epoch; None if unknown."""
+    """Return the time of the application's last transaction, in ms since the epoch, or None if unknown."""
     found = (one for one in _noted(spark, snapshot) or () if one["appId"] == application)
     return next((one.get("lastUpdated") for one in found), None)
 
 
 def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | None:
-    """Return a checksum's transactions, passed as one JSON text: each would take three calls to the JVM."""
+    """Return a checksum's transactions, passed as one JSON text to save three JVM calls for each."""
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
     if found is None:
@@ -237,12 +237,12 @@ def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | No
 
 
 def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return the last transaction of each application in a snapshot, by Spark jobs."""
+    """Return each application's last transaction in a snapshot, with Spark jobs."""
     return {str(name): int(last) for name, last in internals.entries(spark, snapshot.transactions()).items()}
 
 
 def rows_of(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """Return the rows of a snapshot; Delta selects files by their statistics, in Spark jobs."""
+    """Return a snapshot's rows. Delta selects the files by their statistics, in Spark jobs."""
     # Given a path and a version, Delta would list the log to check the version. True: a time travel query.
     every, some_snapshot = scala_seq(spark, []), some(spark, snapshot)
     relation = snapshot.deltaLog().createRelation(every, some_snapshot, none(spark), True)
@@ -276,7 +276,7 @@ def is_added(action: Action) -> bool:
 
 
 def path_of(file: Action) -> str:
-    """Return a file's path as in the log."""
+    """Return a file's path as recorded in the log."""
     return str(file.path())
 
 
@@ -291,7 +291,7 @@ def modified_ms(file: Action) -> int:
 
 
 def records_in(file: Action) -> int | None:
-    """Return a file's row count from its statistics; None if they lack it."""
+    """Return a file's row count from its statistics, or None if they do not contain it."""
     found = value_of(file.numPhysicalRecords())
     return None if found is None else int(found)
 
@@ -305,7 +305,7 @@ def removed(file: Action, at_ms: int) -> Action:
 
 
 def start(spark: SparkSession, log: Log, snapshot: Snapshot | None = None) -> Txn:
-    """Begin a transaction on a snapshot; by default on the newest one, which requires listing the log."""
+    """Begin a transaction on a snapshot, by default on the newest, which requires listing the log."""
     return log.startTransaction(none(spark), none(spark) if snapshot is None else some(spark, snapshot))
 
 
@@ -315,7 +315,7 @@ def snapshot_of(txn: Txn) -> Snapshot:
 
 
 def read_version(txn: Txn) -> int:
-    """Return the version that a transaction began with; -1 if there was no table."""
+    """Return the version that a transaction began with, or -1 if there was no table."""
     return int(txn.readVersion())
 
 
@@ -325,7 +325,7 @@ def schema_in(txn: Txn) -> str:
 
 
 def property_in(txn: Txn, name: str) -> str | None:
-    """Return a property of a transaction's table; None if it is not set."""
+    """Return a property of a transaction's table, or None if it is not set."""
     found = value_of(txn.metadata().configuration().get(name))
     return None if found is None else str(found)
 
@@ -341,7 +341,7 @@ def note_whole_table_read(txn: Txn) -> None:
 
 
 def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action]:
-    """Return the files that may contain rows matching a condition, by Spark jobs; they count as read."""
+    """Return the files that may contain matching rows, with Spark jobs. The files then count as read."""
     return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
 
 
@@ -351,7 +351,7 @@ def write_files(txn: Txn, rows: DataFrame) -> list[Action]:
 
 
 def commit(spark: SparkSession, txn: Txn, actions: Iterable[Action], operation: Operation) -> int:
-    """Commit the actions and return the table's new version; fails if it conflicts with another commit."""
+    """Commit the actions, and return the new version. Fails if the commit conflicts with another commit."""
     return int(txn.commit(scala_seq(spark, actions), operation))
 
 
@@ -421,7 +421,7 @@ def streaming_update(
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
-    """Return the operation that sets the given properties or, if none are given, removes those in `unset`."""
+    """Return the operation that sets the given properties or, without any, removes those in `unset`."""
     if given:
         return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
     return static(spark, f"{OPERATIONS}UnsetTableProperties")(

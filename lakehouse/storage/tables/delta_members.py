@@ -114,4 +114,4 @@ MEMBERS = (
     *members(f"{OPERATIONS}Update", f"new({_OPTION})"),
     *members(f"{OPERATIONS}Write", f"new({','.join(['org.apache.spark.sql.SaveMode', *[_OPTION] * 8])})"),
 )
-"""Every member of Delta that is used here, by its class."""
+"""Every member of Delta that is used here, grouped by class."""

@@ -1,12 +1,12 @@
-"""Create, append to and read tables with deltalake: without Spark and its JVM, from any process.
+"""Create, append to and read tables with deltalake, without Spark or its JVM, from any process.
 
-Only for tables that no micro-batch writes, because transactions and leases are not supported here. Several
-processes may append at once: deltalake creates each commit's file only if it does not exist yet, and
-otherwise tries the next number.
+Use this only for tables that no micro-batch writes, because it does not support transactions and leases.
+Several processes may append concurrently: deltalake creates a commit's file only if it does not exist yet,
+and otherwise tries the next number.
 
-Files are written and read by pyarrow, in the calling thread. `write_deltalake` and `QueryBuilder` panic if a
-directory name contains a bracket, and threads left behind by `DeltaTable.to_pyarrow_table` may abort the
-process at its end.
+pyarrow writes and reads the files in the calling thread. `write_deltalake` and `QueryBuilder` would panic if
+a directory name contains a bracket. `DeltaTable.to_pyarrow_table` would leave threads behind, which may abort
+the process when it ends.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def location(lake: str, spec: TableSpec) -> str:
-    """Return a table's location in deltalake's form: a path on this machine, or a URL."""
+    """Return a table's location in the form that deltalake expects: a path on this machine, or a URL."""
     return paths.location(path_of(lake, spec.layer, spec.name))
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit. A missing table is created as `Lake.ensure` would.
+    """Append rows in one commit. A missing table is created as by `Lake.ensure`.
 
-    Columns that the table lacks are added; columns that the spec lacks are null. If another process changes
-    the table's columns in the meantime, the same file is committed again. Raises deltalake's errors, and
-    TableError if a power failure has damaged the table.
+    Columns that are missing from the table are added. Columns that are missing from the spec are null. If
+    another process changes the table's columns in the meantime, the same file is committed again. Raises
+    deltalake's errors, and TableError if a power failure has damaged the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -85,11 +85,11 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield each file's latest time in a column, and a function that reads the file's rows; latest first.
+    """Yield each file's latest time in a column, with a function that reads the file's rows, latest first.
 
-    Yields nothing if there is no table. A file whose statistics lack the latest time comes first, with None.
-    Timestamps are UTC; a column that a file lacks is null. Raises TableError if the table cannot be read; so
-    does the function.
+    Yields nothing if there is no table. Files without this time in their statistics come first, with None.
+    Timestamps are UTC. A column that is missing from a file is null. Both this function and the yielded
+    functions raise TableError if the table cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -125,7 +125,7 @@ def newest_first(
 def rows_where(
     lake: str, spec: TableSpec, columns: Sequence[str], where: ds.Expression
 ) -> list[dict[str, Any]]:
-    """Return columns of the rows that match a condition; empty if there is no table.
+    """Return columns of the rows that match a condition, or an empty list if there is no table.
 
     Files that the statistics rule out are not read. Timestamps are UTC. Raises TableError if the table cannot
     be read.
@@ -141,7 +141,7 @@ def rows_where(
 
 
 def refuse_files_outside(table: DeltaTable, path: str) -> None:
-    """Raise TableError if an opened table has files outside its path, which its reader would open."""
+    """Raise TableError if an opened table names files outside its path, because a reader would open them."""
     import pyarrow as pa
 
     refuse_paths(path, table.version(), pa.table(table.get_add_actions())["path"].to_pylist())
@@ -155,7 +155,7 @@ def exists(lake: str, spec: TableSpec) -> bool:
 
 
 def noted_format(lake: str, spec: TableSpec) -> int | None:
-    """Return a table's format, 0 if none is recorded; None if there is no table.
+    """Return a table's format (0 if none is recorded), or None if there is no table.
 
     Raises TableError if the table cannot be read.
     """
@@ -175,7 +175,7 @@ def noted_format(lake: str, spec: TableSpec) -> int | None:
 
 
 def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
-    """Return a table's current rows; None if there is no table. Raises TableError if it cannot be read."""
+    """Return a table's current rows, or None if there is no table. Raises TableError if it is unreadable."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow.fs import SubTreeFileSystem
@@ -205,7 +205,7 @@ def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
-    """Merge small files, and return the number of files before and after; a rerun does nothing.
+    """Merge small files, and return the number of files before and after. A rerun does nothing.
 
     A table with few files is left unchanged. Appends may continue in the meantime. Files that were replaced
     more than a week ago are removed.
@@ -239,7 +239,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:
-            if not DeltaTable.is_deltatable(path):  # no other process has created it by now
+            if not DeltaTable.is_deltatable(path):  # no other process has created the table by now
                 raise
     table = DeltaTable(path)
     if missing := _lacking(table, schema):
@@ -270,7 +270,7 @@ def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]
 
 
 def _in_ms(moment: datetime) -> str:
-    """Return a time in the form of Delta's statistics: truncated to milliseconds, as readers expect."""
+    """Return a time as in Delta's statistics, truncated to milliseconds as readers expect."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -283,7 +283,7 @@ def _missing(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _as(schema: Any, found: Any) -> Any:
-    """Select the schema's columns from the rows and cast them: Spark may have written other types."""
+    """Select the schema's columns from the rows and cast them, because Spark may have written other types."""
     import pyarrow as pa
 
     both = [field for field in schema if field.name in found.column_names]

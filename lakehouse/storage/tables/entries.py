@@ -1,4 +1,4 @@
-"""The actions of one commit to a Delta table: the only parser of log entries. Pure.
+"""A commit's actions in a Delta table's log. This is the only parser of log entries. Pure.
 
 A log entry is a file of JSON with one action per line. An action is an object with one key, its kind: `add`,
 `remove`, `cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without
@@ -31,7 +31,7 @@ _ONLY_APPENDS = {"add", "commitInfo", "txn"}
 
 
 def commit_name(version: int) -> str:
-    """Return the path of a version's commit, relative to the table's directory."""
+    """Return the path of a version's commit file, relative to the table's directory."""
     return f"{LOG}/{version:020}.json"
 
 
@@ -58,12 +58,12 @@ class LogEntry:
 
     @property
     def rewrites(self) -> bool:
-        """Whether the commit removed or changed existing rows."""
+        """True if the commit removed or changed existing rows."""
         return any(map(_changes_rows, self.of("remove")))
 
     @property
     def appended(self) -> list[Action]:
-        """The files for a reader of appends; empty if the commit also changed rows."""
+        """The files that a reader of appends must read; none if the commit also changed rows."""
         return [] if self.rewrites else self.added
 
     @property
@@ -73,66 +73,66 @@ class LogEntry:
 
     @property
     def feed(self) -> list[Action]:
-        """The files of the commit's change feed: change data files, or else the files added and removed."""
+        """The files in the commit's change feed: change data files, or else added and removed files."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
     @property
     def followed(self) -> list[Action]:
-        """The files of the commit's change feed for a reader of appends and corrections; see `Why`."""
+        """The change feed's files that a reader of appends and corrections must read; see `Why`."""
         return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another writer has removed or changed rows."""
+        """True if another writer removed or changed rows."""
         return self.rewrites and self.why is None
 
     @property
     def has_same_rows(self) -> bool:
-        """Whether the table has the same rows as in the previous version, possibly in other files."""
+        """True if the table has the same rows as in the previous version, possibly in other files."""
         return not any(_changes_rows(one) for kind in ("add", "remove") for one in self.of(kind))
 
     @property
     def replaces_files(self) -> bool:
-        """Whether the commit removed files, including by compaction."""
+        """True if the commit removed files, including by compaction."""
         return any(self.of("remove"))
 
     @property
     def only_appends(self) -> bool:
-        """Whether the commit only added files."""
+        """True if the commit only added files."""
         return self.kinds <= _ONLY_APPENDS
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the entry replaces a commit that was lost in a power failure (`tables.lasting`)."""
+        """True if the entry replaces a commit that was lost in a power failure (`tables.lasting`)."""
         return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
 
     @property
     def why(self) -> Why | None:
-        """The reason for removed or changed rows; None if none is recorded, as by other writers."""
+        """The reason for removed or changed rows, or None if no reason is recorded, as by other writers."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
 
     @property
     def committed_ms(self) -> int | None:
-        """When the version was committed, in ms since the epoch; None if unknown."""
+        """The time of the commit, in ms since the epoch, or None if unknown."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
 
     @property
     def in_commit_ms(self) -> int | None:
-        """The commit's in-commit timestamp, in ms since the epoch; None if it has none."""
+        """The commit's in-commit timestamp, in ms since the epoch, or None if it has none."""
         return next(
             (int(at) for info in self.of("commitInfo") if (at := info.get("inCommitTimestamp"))), None
         )
 
 
 def entry_of(version: int, text: str, table: str) -> LogEntry:
-    """Parse the text of an entry. Raises ValueError if it is empty, incomplete or invalid.
+    """Parse an entry's text. Raises ValueError if the text is empty, incomplete or invalid.
 
-    Raises TableError if it names a file outside `table`, the table's path. Only a line feed ends a line:
-    names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers list every
-    kind in each action, with all but one null.
+    Raises TableError if an action names a file outside `table`, the table's path. Only a line feed ends a
+    line, because names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers
+    list every kind in each action, and set all kinds but one to null.
     """
     lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not lines or not all(isinstance(line, dict) for line in lines):
@@ -146,18 +146,18 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
 
 
 def is_file(action: object) -> bool:
-    """Return whether an action has the fields of a file that are used here: its path and its size."""
+    """Return whether an action has the file fields that are used here: the path and the size."""
     return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
 def committed_ms_of(info: Action) -> int | None:
-    """Return when a commit was made, in ms since the epoch, from its `commitInfo`; None if unknown."""
+    """Return when a commit was made, in ms since the epoch, from its `commitInfo`, or None if unknown."""
     at = info.get("inCommitTimestamp") or info.get("timestamp")
     return None if at is None else int(at)
 
 
 def stats_of(action: Action) -> Mapping[str, Any]:
-    """Return the statistics of an added or removed file; empty if they are missing or unreadable."""
+    """Return an added or removed file's statistics, or an empty mapping if they are missing or unreadable."""
     try:
         stats = json.loads(action.get("stats") or "{}")
     except (TypeError, ValueError):
@@ -166,7 +166,7 @@ def stats_of(action: Action) -> Mapping[str, Any]:
 
 
 def rows_of(action: Action) -> int | None:
-    """Return the row count of an added or removed file, without deleted rows; None if unknown."""
+    """Return an added or removed file's row count, without deleted rows, or None if unknown."""
     records = stats_of(action).get("numRecords")
     if not _is_count(records):
         return None
@@ -181,7 +181,7 @@ def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def landings_of(action: Action) -> tuple[datetime, datetime]:
-    """Return the first and last ingestion time (UTC) of a file's records; FIRST and LAST if unknown."""
+    """Return the first and last ingestion time (UTC) of a file's records, or FIRST and LAST if unknown."""
     least, greatest = (moment_of(values.get(LANDED_AT)) for values in bounds_of(action))
     return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
 
@@ -192,7 +192,7 @@ def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[dateti
 
 
 def moment_of(noted: object) -> datetime | None:
-    """Parse a time from the log, as UTC; None if it is invalid or has no offset."""
+    """Parse a time from the log as UTC. Return None if it is invalid or has no offset."""
     try:
         moment = datetime.fromisoformat(str(noted))
         return None if moment.tzinfo is None else moment.astimezone(UTC)
@@ -201,12 +201,12 @@ def moment_of(noted: object) -> datetime | None:
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum; None if any number is None."""
+    """Return the sum of the numbers, or None if any number is None."""
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def size_of(files: Sequence[Action]) -> int:
-    """Return the size of files in bytes; a file of unknown size counts as 0."""
+    """Return the total size of files in bytes. A file of unknown size counts as 0."""
     return sum(int(file.get("size") or 0) for file in files)
 
 

@@ -1,8 +1,8 @@
 """The Delta table features that this code supports; a table with any other feature is refused.
 
 A feature changes the meaning of a log or a data file. The commits made here, the readers of log entries and
-the readers without a JVM support the features below; tests/storage/tables/test_features.py tries each. Other
-writers or ALTER TABLE can give a table other features.
+the readers without a JVM support the features below, and tests/storage/tables/test_features.py tests each
+feature. Other writers and ALTER TABLE can add other features to a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAFE = frozenset(
         "clustering",  # used here, by OPTIMIZE
         "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
         "generatedColumns",  # checked by Delta when it writes our rows
-        "inCommitTimestamp",  # the log's readers take a commit's time from it
+        "inCommitTimestamp",  # the log's readers use it as a commit's time
         "invariants",  # checked by Delta when it writes our rows
         "timestampNtz",  # only in columns that no stream declares; readers omit them
         "typeWidening",  # used here, when a declared type becomes wider
@@ -41,19 +41,19 @@ SAFE = frozenset(
 
 The following features are not supported:
 
-- allowColumnDefaults: a column that rows lack would get its default, not null.
+- allowColumnDefaults: a missing column in new rows would get its default, not null.
 - catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
 - columnMapping, and therefore icebergCompat: files and statistics use different column names.
 - deletionVectors, vacuumProtocolCheck: deltalake cannot read the table, so it cannot be served.
 - identityColumns: untested; our commits may assign wrong numbers.
 - rowTracking: a merge would give rewritten rows new ids.
-- v2Checkpoint: the log's reader without a JVM does not know these checkpoints.
+- v2Checkpoint: the log's reader without a JVM cannot read these checkpoints.
 """
 
 RETENTION = "delta.setTransactionRetentionDuration"
-"""The property that lets Delta drop transactions, which hold the streams' positions."""
+"""The property that lets Delta drop transactions, which contain the streams' positions."""
 
-# The features of older tables, whose protocol does not name them, by the writer version that added them.
+# An older table's protocol does not name its features. These are the features that each writer version added.
 _OF_WRITERS = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -69,8 +69,8 @@ _UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*
 def exists(spark: SparkSession, path: str, name: str) -> bool:
     """Return whether the table exists.
 
-    Raises TableError if it has an unsupported feature or property, has files outside its directory, or has
-    lost rows in a power failure.
+    Raises TableError if the table has an unsupported feature or property, has files outside its directory, or
+    has lost rows in a power failure.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.look(here, name)
@@ -92,7 +92,7 @@ def exists(spark: SparkSession, path: str, name: str) -> bool:
 
 
 def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of a protocol's features; its fields are named as in the log."""
+    """Return the names of a protocol's features. The protocol's fields are named as in the log."""
     writers = int(protocol["minWriterVersion"])
     named = (*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ()))
     if writers >= _NAMED:
@@ -101,7 +101,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features that made Delta refuse to open a table; None if there was another reason."""
+    """Return the features that made Delta refuse to open a table, or None if it had another reason."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)

@@ -1,4 +1,4 @@
-"""The lake for code that has a Spark session; code without one uses `path_of`."""
+"""The lake for code with a Spark session. Code without a session uses `path_of`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lake:
         return reading.read(self.spark, self.path(layer, name))
 
     def read_or_empty(self, spec: TableSpec) -> DataFrame:
-        """Return a table's current rows; empty if it does not exist."""
+        """Return a table's current rows, or an empty frame if the table does not exist."""
         if self.exists(spec.layer, spec.name):
             return self.read(spec.layer, spec.name)
         return self.spark.createDataFrame([], spec.schema).limit(0)  # Spark then knows that it is empty
@@ -54,22 +54,22 @@ class Lake:
     def ensure(self, spec: TableSpec) -> str:
         """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
-        Missing columns are added and types are widened, in place. A rerun changes nothing, except that it
-        completes a creation that was killed before its commit. Raises TableError if the table cannot be
-        created; if it was made with other values of the settings, keys or windows that it depends on; if a
-        column was removed, renamed or given a type that cannot hold its values; or if the table has an
-        unsupported feature or property (`lakehouse.storage.tables.features`).
+        Missing columns are added and types are widened in place. A rerun changes nothing, unless an earlier
+        run was killed before it committed the new table; then it completes the creation. Raises TableError if
+        the table cannot be created, if it was made with other settings, keys or windows that its rows depend
+        on, if a column was removed, renamed or given a type that cannot store its values, or if the table has
+        an unsupported feature or property (`lakehouse.storage.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
     def ensure_source(self, spec: TableSpec) -> str:
-        """Like `ensure`, but for a reader: the table may have more columns and wider types."""
+        """Do the same as `ensure` for a reader, which accepts additional columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
         """Return whether the table was made with other settings, or its rebuild is unfinished.
 
-        False if there is no table.
+        Return false if there is no table.
         """
         path = self.path(spec.layer, spec.name)
         return self.exists(spec.layer, spec.name) and making.are_others(properties(self.spark, path), spec)
@@ -79,8 +79,8 @@ class Lake:
         """Call `ensure`. If the rows were made with other settings, the block must recompute them.
 
         Until the block ends, no process may write the table or read it as a source, whatever its settings. If
-        the block fails or is killed, this remains so until another rebuild ends. Columns from `columns_of`
-        that the spec lacks stay in the table: they are null in new rows, and unchanged in existing ones.
+        the block fails or is killed, this applies until another rebuild ends. Columns from `columns_of` that
+        are not in the spec remain in the table. They are null in new rows, and unchanged in existing rows.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)
@@ -102,10 +102,10 @@ class Lake:
 def open_lake(
     settings: Settings, name: str, *, brief: bool | None = None, reads_only: bool = False
 ) -> Iterator[Lake]:
-    """Open the settings' lake with a session that stops at the end; see `start_session`.
+    """Open the lake from the settings, with a session that is stopped after the block; see `start_session`.
 
-    Prints a warning if the versions of Spark or Delta are not the tested ones. Raises VersionError if they
-    lack a required member, and TableError if this application may not write to the lake (`writers`).
+    Prints a warning if the versions of Spark or Delta are not the tested versions. Raises VersionError if
+    they lack a required member, and TableError if this application may not write to the lake (`writers`).
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:

@@ -1,13 +1,13 @@
-"""Make commits survive a power failure, for tables on a disk of this machine.
+"""Make commits survive a power failure, for tables on this machine's disks.
 
-Neither Spark nor Delta calls fsync. After a power failure, a file that they have just written may be empty,
-and Spark treats an empty commit as one without actions. A writer therefore syncs the commit and its files to
-the disk (`keep`) before anything builds on it.
+Neither Spark nor Delta calls fsync. After a power failure, a file that they had just written may be empty,
+and Spark treats an empty commit as a commit without actions. A writer therefore syncs a commit and its files
+to the disk (`keep`) before anything builds on the commit.
 
-The first check of a table (`look`) in a process, or after a lake was closed, finds lost files. If they belong
-to the newest commits, no reader has seen those commits, and they are given up. Positions are in the commits,
-so the steps repeat the lost work. If later commits build on a lost one, the table is refused. Checkpoints of
-the log and the checksum of the newest version (`.crc`) are optional: unreadable ones are removed.
+A process finds lost files when it first checks a table (`look`), and again after a lake was closed. If the
+files belong to the newest commits, no reader has seen these commits, and they are given up. Positions are in
+the commits, so the steps repeat the lost work. If later commits build on a lost commit, the table is refused.
+The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones are removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -30,7 +30,7 @@ from lakehouse.common.memory import on_forget
 from lakehouse.common.state_files import sync, write_whole
 from lakehouse.storage.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
-_MOST_COMMITS = 100  # older ones reached the disk long ago
+_MOST_COMMITS = 100  # older commits reached the disk long ago
 _SURELY_S = 1.0  # a shared disk may show another machine's file a moment before its content
 _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Damage:
-    """An unreadable commit, or one with an unreadable data file; `what` describes the damage."""
+    """An unreadable commit, or a commit with an unreadable data file. `what` describes the damage."""
 
     version: int
     file: Path
@@ -55,7 +55,7 @@ class Damage:
 
 
 def keep(path: Path, version: int) -> None:
-    """Sync a commit of the table at the path to the disk, with all others since the last call."""
+    """Sync a commit of the table at the path to the disk, with all commits since the last call."""
     first = min(_kept.get(path, version), version - 1) + 1
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ def keep(path: Path, version: int) -> None:
 
 
 def keep_checkpoints(path: Path) -> None:
-    """Sync the log's checkpoints to the disk, before the commits that they replace are removed."""
+    """Sync the log's checkpoints to the disk before the commits that they replace are removed."""
     for file in (path / LOG).glob("*.checkpoint*"):
         sync(file)
 
@@ -74,7 +74,7 @@ def look(path: Path, name: str) -> None:
     """Check the table at the path, if it exists, for damage from a power failure, once per process.
 
     The newest commits are given up if they are damaged. Raises TableError, naming the file, if rows are lost
-    that nothing will write again.
+    that no process will write again.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return
@@ -111,12 +111,12 @@ def _lost(one: Damage, name: str) -> TableError:
 
 
 def damages(path: Path) -> list[Damage]:
-    """Return the damage to the table's newest commits, at most one per commit, in order of version."""
+    """Return the damage to the table's newest commits, at most one per commit, ordered by version."""
     entries, found = list[LogEntry](), list[Damage]()
     for number in _numbers(path)[-_MOST_COMMITS:]:
         try:
             entries.append(_read(path, number))
-        except FileNotFoundError:  # log cleanup has just removed it
+        except FileNotFoundError:  # log cleanup has just removed the commit
             continue
         except ValueError:
             file = _commit(path, number)
@@ -131,9 +131,9 @@ def damages(path: Path) -> list[Damage]:
 
 
 def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
-    """Replace a commit with an empty one of the same version, so that no other commit can be mistaken for it.
+    """Replace a commit with an empty commit of the same version, so no other commit can be mistaken for it.
 
-    If the table's first commit is lost, there is no table: damaged commits are removed.
+    If the table's first commit is lost, there is no table, and damaged commits are removed.
     """
     for file in (path / LOG).iterdir():
         version = _OF_A_VERSION.fullmatch(file.name)
@@ -165,7 +165,7 @@ def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
 
 
 def _check_hint(hint: Path, checkpoints: set[int]) -> None:
-    """Remove `_last_checkpoint` if it cannot be read, or names a missing checkpoint."""
+    """Remove `_last_checkpoint` if it cannot be read or names a missing checkpoint."""
     try:
         named = int(json.loads(hint.read_text(encoding="utf-8"))["version"])
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
 
 
 def _check_noted(file: Path) -> None:
-    """Remove the newest version's checksum if incomplete, or Delta would continue counting from zero."""
+    """Remove the newest version's checksum if it is incomplete; otherwise Delta would count from zero."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def _check_noted(file: Path) -> None:
 
 
 def _check_checksum(file: Path) -> None:
-    """Remove Hadoop's checksum of a file if it is incomplete, or Spark could not read the file."""
+    """Remove a file's Hadoop checksum if it is incomplete; otherwise Spark could not read the file."""
     checksum = file.with_name(f".{file.name}.crc")
     with suppress(FileNotFoundError):
         length = len(_CHECKSUM) + 4 + 4 * -(-file.stat().st_size // _BYTES_A_CHECKSUM)
@@ -205,7 +205,7 @@ def _remove(file: Path) -> None:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Return the versions whose commits are in the log, in order."""
+    """Return the versions whose commits are in the log, in ascending order."""
     try:
         return commits_among(file.name for file in (path / LOG).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -221,7 +221,7 @@ def _read(path: Path, version: int) -> LogEntry:
 
 
 def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
-    """Yield a commit's files and their sizes as in the log, except those that were removed from the table."""
+    """Yield a commit's files with their sizes from the log, except files that were removed from the table."""
     for one in (*entry.of("add"), *entry.of("cdc")):
         if str(one["path"]) not in gone:
             yield path / unquote(str(one["path"])), int(one["size"])
@@ -236,7 +236,7 @@ def _sync(path: Path, entry: LogEntry) -> None:
 
 
 def _wrong(file: Path, size: int | None) -> str | None:
-    """Return what is wrong with a Parquet file of a known size; None if nothing is, or if it is missing."""
+    """Return a description of a Parquet file's damage, or None if the file is intact or missing."""
     try:
         with file.open("rb") as opened:
             there = opened.seek(0, 2)

@@ -1,18 +1,19 @@
-"""A lease on a table: while a process holds it, the query that fills the table waits before its next write.
+"""Leases on tables. While a process holds a lease, the query that fills the table waits before it writes.
 
-A table property, `lakehouse.lease`, names the holder. Taking a lease is a commit to the table's metadata,
-which conflicts with every write in progress, so no write that began earlier is committed afterwards. A term
-next to the table's files (`terms`) gives the expiry time. The holder renews the term while alive. This takes
-no commit, because a commit would conflict with the holder's own writes. If the holder is killed, the lease
-expires. If two processes take a lease at once, the second one conflicts, retries and finds the first one's
-lease.
+A table property, `lakehouse.lease`, names the holder. A process takes a lease by committing to the table's
+metadata. This commit conflicts with every write in progress, so no write that began earlier is committed
+afterwards. A term next to the table's files (`terms`) contains the expiry time, and the holder renews the
+term while it is alive. Renewing takes no commit, because a commit would conflict with the holder's own
+writes. If the holder is killed, the lease expires. If two processes take a lease at the same time, the second
+commit conflicts. The second process then retries and finds the first lease.
 
-If the holder's clock is slow by more than a term (`terms`), the table looks free at first, and micro-batches
-continue until they see a renewal. A rebuild then loses no row, but needs another round: it compares again
-until nothing differs.
+If the holder's clock is slow by more than a term (`terms`), the table appears free at first, and
+micro-batches continue until they see a renewal. A rebuild then loses no row, but it needs another round,
+because it compares until nothing differs.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
-`lakehouse.lease.<part>.<holder>`: one exclusive holder, or several that share it. No query waits for them.
+`lakehouse.lease.<part>.<holder>`. A part has one exclusive holder, or several that share it. No query waits
+for these leases.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def is_held(spark: SparkSession, path: str) -> bool:
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold a lease on the table during the block.
 
-    Raises TableError if another process holds it.
+    Raises TableError if another process holds the lease.
     """
     holder = uuid.uuid4().hex
 
@@ -80,10 +81,10 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
-    """Hold a lease on a part of the table's rows during the block, exclusive or shared.
+    """Hold an exclusive or shared lease on a part of the table's rows during the block.
 
-    `what` names the purpose. Raises TableError, naming the holder, if another process holds the part, unless
-    both leases are shared.
+    `what` names the purpose. Raises TableError, naming the holder, if another process holds a lease on the
+    part, unless both leases are shared.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
@@ -147,7 +148,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
-    """Return when the table's lease ends, in seconds since the epoch; 0 if there is none."""
+    """Return when the table's lease ends, in seconds since the epoch, or 0 if there is no lease."""
     holder = snapshot.metadata().configuration().get(_PROPERTY)
     return _terms(spark, path).until(str(holder.get())) if holder.isDefined() else 0.0
 
@@ -158,7 +159,7 @@ def _terms(spark: SparkSession, path: str) -> Terms:
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on a part of a table: its property, its purpose, and its end (s since the epoch; 0: over)."""
+    """A lease on part of a table: its property, its purpose, and its end (s since the epoch; 0 if over)."""
 
     key: str
     what: str

@@ -39,7 +39,7 @@ _OPENED: set[tuple[str, str]] = set()
 on_forget(_OPENED.clear)
 
 FEW_FILES = 16
-"""Up to this many files, reading all of a small table is cheaper than selecting files by statistics."""
+"""If a small table has at most this many files, reading all of them is cheaper than selecting some."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
 def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
-    Commits by other processes are not seen in the meantime; those by this process are. In an object store,
-    each check takes two requests, which a step would repeat many times while choosing its rows.
+    Commits by this process are visible in the meantime, but commits by other processes are not. In an object
+    store, each check takes two requests, and a step would repeat them many times while choosing its rows.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -68,7 +68,7 @@ def looking_once() -> Iterator[None]:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Return Delta's snapshot of the table, current or of a version; version -1 if there is no table."""
+    """Return Delta's snapshot of the table, current or at a version; it has version -1 without a table."""
     log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
@@ -83,12 +83,12 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snap
 
 
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
-    """Return a snapshot of the table's newest version without listing the log; None if a listing is needed.
+    """Return the newest version's snapshot without listing the log, or None if a listing is needed.
 
     Versions have no gaps. The known snapshot is therefore the newest if its commit file is unchanged and the
-    next one is missing; commits of other processes are added to it, one by one. Delta instead lists the whole
-    directory, which also finds newer checkpoints. That is needed once a checkpoint is due: otherwise the
-    snapshot would keep every commit since its own checkpoint.
+    next commit file is missing. Commits from other processes are added to the snapshot one by one. Delta
+    would instead list the whole directory, which also finds newer checkpoints. A listing is needed once a
+    checkpoint is due; otherwise the snapshot would contain every commit since its own checkpoint.
     """
     known = delta.known_snapshot(log)
     version = newest = delta.version_of(known)
@@ -111,7 +111,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
 
 
 def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
-    """Install a snapshot of the segment as Delta's current one, unless Delta's own is at least as new."""
+    """Install the segment's snapshot as Delta's current snapshot, unless Delta's own is at least as new."""
     with delta.locked(log):
         known = delta.known_snapshot(log)
         if delta.version_of(known) >= delta.segment_version(segment):
@@ -123,7 +123,7 @@ def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
 
 @dataclass(frozen=True)
 class Mark:
-    """A version of a table, and when its commit was written, in ms since the epoch."""
+    """A table's version, and the time when its commit was written, in ms since the epoch."""
 
     version: int
     modified_ms: int | None
@@ -142,12 +142,12 @@ def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
 
 
 def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
-    """Return when a version's commit and the next one were written; None for a missing file."""
+    """Return when a version's commit and the next commit were written, or None for a missing file."""
     return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
 
 
 def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
-    """Return when a version's commit was written, in ms since the epoch; None if it is missing."""
+    """Return when a version's commit was written, in ms since the epoch, or None if it is missing."""
     newest = mark_of(snapshot(spark, path))
     if newest.version == version:
         return newest.modified_ms
@@ -160,7 +160,7 @@ def commit_file(path: str, version: int) -> str:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether there is a Delta table at the path: one with a commit, not just an incomplete log."""
+    """Return whether the path contains a Delta table, with a commit and not just an incomplete log."""
     return delta.version_of(snapshot(spark, path)) >= 0
 
 
@@ -175,7 +175,7 @@ def table_id(spark: SparkSession, path: str) -> str:
 
 
 def version_in(snapshot: Snapshot) -> int:
-    """Return the version of a snapshot; -1 if there is no table."""
+    """Return a snapshot's version, or -1 if there is no table."""
     return delta.version_of(snapshot)
 
 
@@ -187,7 +187,7 @@ def id_of(snapshot: Snapshot) -> str:
 def generation_ms(spark: SparkSession, path: str) -> int:
     """Return the table's generation: when it was created or, for a copy, adopted, in ms since the epoch.
 
-    A later generation has later rows.
+    A table with a later generation has newer rows.
     """
     found = snapshot(spark, path)
     adoption = adoption_in(properties_of(found))
@@ -209,7 +209,7 @@ class Metadata:
 
 
 def metadata(spark: SparkSession, path: str) -> Metadata | None:
-    """Return a table's metadata; None if there is no table."""
+    """Return a table's metadata, or None if there is no table."""
     found = snapshot(spark, path)
     if delta.version_of(found) < 0:
         return None
@@ -229,7 +229,7 @@ def properties_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def properties(spark: SparkSession, path: str) -> dict[str, str]:
-    """Return the table's properties."""
+    """Return the table's properties, or an empty dict if there is no table."""
     found = metadata(spark, path)
     return {} if found is None else found.properties
 
@@ -240,7 +240,7 @@ def is_followed(spark: SparkSession, path: str) -> bool:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, current or of a version. Raises TableError for a file outside it."""
+    """Return the table's data files, current or at a version. Raises TableError for files outside it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -257,8 +257,8 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
     """Raise TableError if a table that this process opens for the first time has files outside its path.
 
-    Later commits are checked as they are read. If the version's checksum does not list the files, this runs a
-    Spark job.
+    Later commits are checked when they are read. If the version's checksum does not list the files, this runs
+    a Spark job.
     """
     opened = path, id_of(at)
     if opened in _OPENED:
@@ -281,10 +281,10 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 
 
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
-    """Return Delta's objects for the files listed in a version's checksum; None if it lists none.
+    """Return Delta's objects for the files listed in a version's checksum, or None if it lists none.
 
-    Also None if there are more than `most`. The checksum lists a table's files as long as they are few. To
-    get them from the snapshot, Delta replays the log in Spark jobs.
+    Also return None if there are more than `most`. The checksum lists a table's files only while they are
+    few. To list the files of a snapshot, Delta would replay the log in Spark jobs.
     """
     return delta.noted_files(snapshot, most)
 
@@ -297,14 +297,15 @@ def first_version(spark: SparkSession, path: str) -> int:
 
 
 def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
-    """Return when a version was committed, UTC."""
+    """Return when a version was committed, in UTC."""
     return from_micros(delta.committed_ms(snapshot(spark, path, version)) * 1000)
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
-    """Return the log entry of a version's commit, as rewritten by Delta if it cannot be parsed here.
+    """Return the log entry of a version's commit, rewritten by Delta if it cannot be parsed here.
 
-    Raises ValueError if Delta cannot parse it either, and TableError if it names a file outside the table.
+    Raises ValueError if Delta cannot parse the commit either, and TableError if the commit names a file
+    outside the table.
     """
     seen = _SEEN.get()
     before = None if seen is None else seen.commits.get((path, version))
@@ -327,20 +328,20 @@ def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
-    """Return the version of the last transaction of each application that has written to the table."""
+    """Return the version of each application's last transaction in the table."""
     return transactions_in(spark, snapshot(spark, path))
 
 
 def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
-    """Return the time of an application's last transaction, in ms since the epoch; None if unknown."""
+    """Return the time of an application's last transaction, in ms since the epoch, or None if unknown."""
     return delta.noted_ms(spark, snapshot(spark, path), application)
 
 
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return the transactions, in the form of `transactions`, as of a snapshot.
+    """Return the result of `transactions` as of a snapshot.
 
-    They come from the checksum of the snapshot's version. If it omits them because there are many, or is
-    missing, as for commits by other libraries, the snapshot replays the log in Spark jobs.
+    The transactions come from the checksum of the snapshot's version. If the checksum omits them because
+    there are many, or is missing, as after commits by other libraries, Delta replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)
     return delta.all_transactions(spark, snapshot) if noted is None else noted

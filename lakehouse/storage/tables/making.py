@@ -1,9 +1,9 @@
 """Create tables, evolve them to the declared schema, or refuse them.
 
-Settings that a table's rows depend on are its properties `lakehouse.<setting>`; only a rebuild changes them.
-A process that writes or reads the table with other settings is refused at its start, and a writer at each
-commit. A rebuild first sets the properties to UNFINISHED, and at its end to the current settings, so a killed
-rebuild is recognized, whatever the settings are then.
+A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
+rebuild changes. A process with another setting is refused when it starts to read or write the table, and a
+writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
+settings when it ends. A killed rebuild is therefore recognized, whatever the settings are by then.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from lakehouse.storage.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property with the columns that the stream last declared, as JSON; others are users' or left over."""
+"""The property that lists the last declared columns as JSON. Other columns are users' or left over."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
-"""Returns the columns that a table has because of these settings."""
+"""Returns the columns that these settings define in a table."""
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
@@ -70,7 +70,7 @@ def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
 
 
 def begin_anew(spark: SparkSession, path: str, spec: TableSpec, columns_of: ColumnsOf) -> None:
-    """Record that a rebuild has begun; columns that the settings no longer define stay in the table."""
+    """Record that a rebuild has begun. Columns that the settings no longer define remain in the table."""
 
     def once() -> None:
         found = properties(spark, path)
@@ -86,19 +86,19 @@ def begin_anew(spark: SparkSession, path: str, spec: TableSpec, columns_of: Colu
 
 
 def end_anew(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Record the settings that the rows are now made with."""
+    """Record the settings with which the rows are now made."""
     values = {FIXED_PREFIX + name: value for name, value in spec.pinned_settings.items()}
     retry_on_conflict(lambda: commits.begin(spark, path).set_properties(values))
 
 
 FORMAT = 1
-"""The version of the table format; stored in each table as `lakehouse.format` (docs/upgrades.md)."""
+"""The version of the table format, stored in each table as `lakehouse.format` (docs/upgrades.md)."""
 FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not been renamed yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
-_MOST_COMMITS = 1_000  # searched for the last one with the declared columns
+_MOST_COMMITS = 1_000  # searched for the last commit with the declared columns
 
 # Other engines read the tables, so no feature is used that only Spark understands. By default, Delta writes a
 # checkpoint every ten commits, which takes seconds: too long for a table that is written every second.
@@ -110,7 +110,7 @@ _COMMON_PROPERTIES = {
 
 
 def properties_when_made(spec: TableSpec) -> dict[str, str]:
-    """Return the properties with which a table of the spec is created."""
+    """Return the properties of a newly created table."""
     feed = {CHANGE_FEED: str(spec.change_feed).lower()}
     made_with = {FIXED_PREFIX + name: value for name, value in spec.made_with.items()}
     return _COMMON_PROPERTIES | feed | made_with | _own_properties(spec)
@@ -135,7 +135,7 @@ def ensure(
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Return whether there is nothing to change or to refuse, with a single look at the log."""
+    """Return whether there is nothing to change or refuse, after reading the log once."""
     found = metadata(spark, path)
     if found is None or not _differing(found, spec).are_none:
         return False
@@ -153,9 +153,9 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
 def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     """Return the properties that are also set on existing tables.
 
-    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: the
-    appended rows count as added after it. A merge must see every row, so a merged table is Serializable,
-    which is Delta's default.
+    Under WriteSerializable, a commit that has read the table does not conflict with a blind append, whose
+    rows count as appended afterwards. A merge must see every row, so a merged table is Serializable, which is
+    Delta's default.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
     followed = {FOLLOWED: str(spec.is_followed).lower()}
@@ -187,10 +187,10 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError if the path contains anything but an unfinished creation of a table.
+    """Raise TableError if the path contains anything but the files of an unfinished table creation.
 
-    The error suggests removing the files only if there is no log, because Delta may ignore the names in a
-    log.
+    The error suggests removing the files only if there is no log, because Delta may ignore the names of files
+    in a log.
     """
     found = storage.names(spark, path)
     foreign = [name for name in found if name != LOG]
@@ -250,7 +250,7 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 
 
 def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
-    """Return the differences between a table and its declaration; a user's columns count as `carried`."""
+    """Return the differences between a table and its declaration. A user's columns count as `carried`."""
     ours = json.loads(found.properties.get(COLUMNS, "{}"))
     return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
 
@@ -272,7 +272,7 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
 
 
 def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
-    """Return the last version with accepted columns, before the refused ones; None if not found."""
+    """Return the last version before the refused columns appeared, or None if it is not found."""
     newest, changed = version_of(spark, path), None
     for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
         for one in read_commit(spark, path, version).of("metaData"):

@@ -1,7 +1,7 @@
-"""Select the files of a table that may contain rows between two values, by Delta's file statistics.
+"""Use Delta's file statistics to select the files that may contain rows between two values.
 
-Delta does this in Spark jobs, which replay the table's log for every version. A merge needs it in every
-micro-batch, always with simple bounds, so it is done here.
+Delta selects files in Spark jobs, which replay the table's log for every version. A merge must select files
+in every micro-batch, always with simple bounds, so this module does it without Spark jobs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
-"""Comparing more spans than this with files takes longer than it saves."""
+"""Comparing files with more spans than this takes longer than it saves."""
 
 
 @dataclass(frozen=True)
 class Between:
-    """Rows whose column is between two values, both included; None: no bound. Times are UTC."""
+    """Rows whose column is between two values, both inclusive. None means no bound. Times are UTC."""
 
     column: str
     first: Value | None
@@ -42,7 +42,7 @@ class Between:
         return reduce(Column.__and__, bounds, F.lit(True))
 
     def may_hold(self, bounds: Bounds) -> bool:
-        """Return whether a file with these bounds can contain such a row; true if nothing is known."""
+        """Return whether a file with these bounds can contain such a row; true if the bounds are unknown."""
         least, greatest = bounds.of(self.column)
         is_below = greatest is not None and self.first is not None and _is_less(greatest, self.first)
         is_above = least is not None and self.last is not None and _is_less(self.last, least)
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Near:
-    """Rows for which all conditions of at least one group hold; without groups, no rows."""
+    """Rows that meet all conditions of at least one group. Without groups, there are no such rows."""
 
     groups: tuple[tuple[Between, ...], ...]
 
@@ -73,7 +73,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The minima and maxima in a file, by column, as recorded in the log by its writer.
+    """A file's minima and maxima by column, as its writer recorded them in the log.
 
     Writers format times differently. A bound that cannot be parsed is unknown, like a missing one.
     """
@@ -82,7 +82,7 @@ class Bounds:
     greatest: Mapping[str, Any]
 
     def of(self, column: str) -> tuple[Value | None, Value | None]:
-        """Return a column's bounds, which include every value of the file; None where they are unknown."""
+        """Return a column's bounds, which include every value in the file. An unknown bound is None."""
         return _reach(self.least.get(column))[0], _reach(self.greatest.get(column))[1]
 
 
@@ -110,7 +110,7 @@ def _is_less(one: Value, other: Value) -> bool:
 
 
 def _reach(noted: Any) -> tuple[Value | None, Value | None]:
-    """Return the least and the greatest value that a bound may stand for; None if it cannot be parsed."""
+    """Return the least and greatest value that a bound may represent, or None if it cannot be parsed."""
     if isinstance(noted, str):
         return _reach_of_text(noted)
     return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
@@ -118,7 +118,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return a text's range: for a time with an offset, the range of that time; otherwise the text itself."""
+    """Return a text's range of values: the range of a time with an offset, or otherwise the text itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -129,7 +129,7 @@ def _reach_of_text(text: str) -> tuple[Value, Value]:
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
-    """Return the fewest sorted spans that cover the same values; overlapping ones are merged."""
+    """Return the fewest sorted spans that cover the same values, merging overlapping spans."""
     found: list[tuple[T, T]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1]:

@@ -77,16 +77,16 @@ def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Add missing columns as null, for a table that no query has opened since they were declared."""
+    """Add missing columns as null, for a table that no query has opened since the columns were declared."""
     missing = [field for field in schema if field.name not in rows.columns]
     lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
     return rows.withColumns(lacking) if lacking else rows
 
 
 def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
-    """Return the rows of a snapshot.
+    """Return a snapshot's rows.
 
-    All files of a small table are read: Delta would need Spark jobs to select those that may match.
+    All files of a small table are read, because Delta would need Spark jobs to select the matching files.
     """
     noted = delta.noted_bytes(found)
     if noted is not None and are_few(size_bytes=noted):
@@ -97,7 +97,7 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
 
 
 def is_in_its_commits(spark: SparkSession, path: str) -> bool:
-    """Return whether the table has only a few commits, all of them appends, so that reading them is fast."""
+    """Return whether the table has only a few commits, all of them appends, which are fast to read."""
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
@@ -106,7 +106,7 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
 
 
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a version's log entry; None if it cannot be parsed here and must be left to Delta."""
+    """Return a version's log entry, or None if it cannot be parsed here and must be left to Delta."""
     try:
         return read_commit(spark, path, version)
     except ValueError:
@@ -114,10 +114,10 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
-    """Return the table's change feed between two versions, both included.
+    """Return the table's change feed between two versions, both inclusive.
 
-    Delta would list the whole log. For a few versions, the files are therefore taken from the commits, if
-    these name all of them.
+    Delta would list the whole log. If there are only a few versions and their commits name all files, the
+    files are read directly.
     """
     if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
@@ -129,7 +129,7 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 
 def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
-    """Return a version's changes; None if its commit does not list them file by file."""
+    """Return a version's changes, or None if its commit does not list them file by file."""
     entry = _entry(spark, path, version)
     if entry is None:
         return None
@@ -147,7 +147,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
     if not feed:
         rows = rows.withColumn("_change_type", F.lit("insert"))
     at = entry.in_commit_ms or written_ms(spark, path, version)
-    # A literal would be part of the generated code: a new class to compile for every version.
+    # A literal would be part of the generated code, which would be compiled again for every version.
     by = F.col(columns.names[0])
     noted = {
         "_commit_version": by_reference(F.lit(version).cast("long"), by),
@@ -169,8 +169,8 @@ def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:
     """Return the changes committed at `since` (UTC) or later, as far back as the table's log reaches.
 
-    The rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM has
-    removed files from that period.
+    The rows contain _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM
+    has removed files from that period.
     """
     changes = _changes_from(spark, path, _first_since(spark, path, since))
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
@@ -205,7 +205,7 @@ def _changes_from(spark: SparkSession, path: str, first: int) -> DataFrame:
 
 
 def _has_files(changes: DataFrame) -> bool:
-    """Return whether the files of a change feed exist; each file is opened, but no row is read."""
+    """Return whether a change feed's files exist. Each file is opened, but no row is read."""
     try:
         changes.count()
     except (PySparkException, Py4JError) as error:
@@ -216,11 +216,10 @@ def _has_files(changes: DataFrame) -> bool:
 
 
 class HighWaterMark:
-    """The greatest value of a timestamp column (UTC) in a table that nobody else writes.
+    """The greatest value of a timestamp column (UTC) in a table that no other process writes.
 
-    It is read from the table once and then updated with the values that the writer writes. Delta's file
-    statistics truncate timestamps, so the first read scans the column, but only in files that may contain the
-    maximum.
+    The value is read from the table once, and then updated with each written value. Delta's file statistics
+    truncate timestamps, so the first read scans the column, but only in files that may contain the maximum.
     """
 
     def __init__(self, path: str, column: str) -> None:
@@ -230,14 +229,14 @@ class HighWaterMark:
         self._value: datetime | None = None
 
     def value(self, spark: SparkSession) -> datetime | None:
-        """Return the greatest value; None for an empty table."""
+        """Return the greatest value, or None if the table is empty."""
         if not self._known:
             self._value = self._greatest(spark)
             self._known = True
         return self._value
 
     def advance(self, value: datetime) -> None:
-        """Update the greatest value with a value that has been written."""
+        """Update the greatest value with a newly written value."""
         self._value = value if self._value is None else max(self._value, value)
 
     def _greatest(self, spark: SparkSession) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Evolve a table's schema to the one that the code declares.
+"""Evolve a table's schema to the schema that the code declares.
 
 Columns are matched by name, in any order. A field inside a struct is written with dots, a field of an array's
 elements as `reasons.element.rule`, a field of a map's values as `partitions.value.total`. Comments and
@@ -11,7 +11,7 @@ nullability are not compared.
     no column where the table has one        a user's column is kept; one that a stream has declared, or
                                              inside a struct, is refused for a writer; a reader ignores it
 
-A user's column is null in new rows and keeps its values in existing ones.
+A user's column is null in new rows and keeps its values in existing rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DIGITS = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
 @dataclass(frozen=True)
 class Added:
-    """A column to add after another column of its struct, or first if none is given."""
+    """A column to add after another column of its struct, or as the first column if `after` is None."""
 
     column: str
     type: str
@@ -75,11 +75,11 @@ class Widened:
 
 @dataclass(frozen=True)
 class SchemaChanges:
-    """The differences between a table's schema and the declared one.
+    """The differences between a table's schema and the declared schema.
 
-    `missing` are columns of the table that are not declared. `narrowed` are columns declared with a narrower
-    type than their own, and `other` are columns declared with an unrelated type; the entries of both name the
-    actual and the declared type. `carried` are a user's columns.
+    `missing` lists the table's columns that are not declared. `narrowed` lists columns that are declared with
+    a narrower type, and `other` lists columns that are declared with an unrelated type. Both include the
+    actual and the declared type. `carried` lists a user's columns.
     """
 
     added: tuple[Added, ...] = ()
@@ -91,13 +91,13 @@ class SchemaChanges:
 
     @property
     def are_none(self) -> bool:
-        """Whether there is nothing to change and nothing to refuse."""
+        """True if there is nothing to change and nothing to refuse."""
         return replace(self, carried=()) == SchemaChanges()
 
     def carrying(self, ours: Collection[str]) -> SchemaChanges:
-        """Move a user's columns from `missing` to `carried`; `ours` were declared by a stream.
+        """Move a user's columns from `missing` to `carried`. `ours` are the columns that a stream declared.
 
-        Names that begin with an underscore belong to columns that a micro-batch adds for its own use.
+        A name that begins with an underscore belongs to a column that a micro-batch adds for its own use.
         """
         theirs = [one for one in self.missing if not ("." in one or one[0] == "_" or one in ours)]
         missing = tuple(one for one in self.missing if one not in theirs)
@@ -134,7 +134,7 @@ def bring_up_to_date(
     refused: Refused,
     way_out: Callable[[], str],
 ) -> None:
-    """Add and widen the columns of a Delta table until it has the declared ones; a rerun changes nothing.
+    """Add and widen a Delta table's columns until they match the declaration. A rerun changes nothing.
 
     Another job may do the same at the same time, so `differing` is called again before each attempt.
     `way_out` returns how to fix refused columns.
@@ -165,13 +165,13 @@ def bring_up_to_date(
 
 
 def alter(spark: SparkSession, path: str, clause: str) -> None:
-    """Alter a Delta table."""
+    """Run an ALTER TABLE clause on a Delta table."""
     location = path.replace("`", "``")
     spark.sql(f"ALTER TABLE delta.`{location}` {clause}")
 
 
 def compare(standing: StructType, declared: StructType, parent: str = "") -> SchemaChanges:
-    """Return the changes from the existing to the declared schema."""
+    """Return the changes from the existing schema to the declared schema."""
     prefix = f"{parent}." if parent else ""
     types = {column.name: column.dataType for column in standing}
     changes = SchemaChanges(
@@ -205,7 +205,7 @@ def _of_type(column: str, was: DataType, declared: DataType) -> SchemaChanges:
 
 
 def _holds(wide: DataType, narrow: DataType) -> bool:
-    """Return whether the wide type holds every value of the narrow one, and Delta can widen to it."""
+    """Return whether the wide type can store every value of the narrow type, and Delta can widen to it."""
     kind = type(narrow)
     if isinstance(wide, DecimalType) and kind in _DIGITS:
         return wide.precision - wide.scale >= _DIGITS[kind]

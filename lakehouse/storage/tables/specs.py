@@ -1,4 +1,4 @@
-"""A table's specification, the value types of reads and writes, and times in microseconds."""
+"""A table's specification, value types for reads and writes, and times in microseconds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark.sql.types import DataType, StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
-"""The boolean column that marks upserted rows as deletes; null or absent: not a delete."""
+"""The boolean column that marks upserted rows as deletes. A null or missing value means no delete."""
 
 FIXED_PREFIX = "lakehouse."
 """The prefix of the properties that record what a table was made with."""
 LANDED_AT = "ingested_at"
-"""The column with a record's ingestion time (UTC): a query reads a table's initial rows in this order."""
+"""The column with a record's ingestion time (UTC). A query reads a table's initial rows in this order."""
 TRUNCATED = timedelta(milliseconds=1)
 """Delta truncates the times in its statistics to milliseconds."""
 FIRST = datetime.min.replace(tzinfo=UTC)
@@ -30,13 +30,13 @@ _MARK = "lakehouse: "
 class TableSpec:
     """A table's name, schema and properties.
 
-    `stats` are the columns whose minima and maxima Delta keeps. The rows depend on `pinned_settings`, and on
-    `shape` in the code; both are stored as table properties and compared at every start. A rebuild changes
-    the settings (`lakehouse.storage.tables.making`). `made_with` are settings stored only when the table is
-    created. `cluster_by` is the column by which maintenance clusters the rows; None for a table that stays
-    small. `is_followed`: readers of the table's appends also receive corrected rows, from the change feed
-    (`Why`). `is_merged`: micro-batches rewrite rows; they only append to any other table. `comment` describes
-    a row; catalogs show it.
+    Delta stores the minima and maxima of the `stats` columns. The rows depend on `pinned_settings`, and on
+    `shape` in the code. Both are stored as table properties and compared at every start. A rebuild changes
+    the settings (`lakehouse.storage.tables.making`). The `made_with` settings are stored only when the table
+    is created. Maintenance clusters the rows by `cluster_by`, which is None for a table that remains small.
+    If `is_followed` is true, readers of the table's appends also receive corrected rows from the change feed
+    (`Why`). If `is_merged` is true, micro-batches rewrite rows; otherwise they only append. Catalogs show
+    `comment`, which describes a row.
     """
 
     layer: str
@@ -54,7 +54,7 @@ class TableSpec:
 
     @property
     def qualified_name(self) -> str:
-        """The name in SQL: layer.table."""
+        """The table's SQL name, `layer.table`."""
         return f"{self.layer}.{self.name}"
 
 
@@ -63,8 +63,8 @@ class Position:
     """The read position in a table: every version before `version` has been read.
 
     A query that starts with a table's existing rows first reads the files of one version, in the order of
-    `entries.reading_order`. Until it has read them all, `files` is the number of files of that version read
-    so far, and nothing else has been read.
+    `entries.reading_order`. Until all of them have been read, `files` is the number of that version's files
+    read so far, and nothing else has been read.
     """
 
     version: int
@@ -72,7 +72,7 @@ class Position:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether the query is still reading the table's initial rows."""
+        """True while the query is still reading the table's initial rows."""
         return self.files is not None
 
     def is_before(self, other: Position) -> bool:
@@ -96,7 +96,7 @@ class Progress:
     position: Position
 
     def is_of(self, table_id: str | None) -> bool:
-        """Return whether this is the table with the id, before or after a copy of it was adopted."""
+        """Return whether this is the progress in the table with the id, before or after a copy's adoption."""
         return self.table.partition(" ")[0] == table_id
 
 
@@ -104,9 +104,9 @@ class Progress:
 class Move:
     """The change of a query's position in a source, recorded as a transaction in the commit with the rows.
 
-    `after` is the first unread version or offset. `before` is the position that the table must have until
-    then; None if there is none (`lakehouse.engine.progress.positions`). If both are equal, the commit only
-    checks the position.
+    `after` is the first unread version or offset. `before` is the position that the table must have before
+    the commit, or None if it must have none (`lakehouse.engine.progress.positions`). If both are equal, the
+    commit only checks the position.
     """
 
     application: str
@@ -131,7 +131,7 @@ class Why(StrEnum):
 
     @classmethod
     def of(cls, noted: object) -> Why | None:
-        """Return the reason in a commit's `userMetadata`; None if it has none of these."""
+        """Return the reason in a commit's `userMetadata`, or None if it contains none of these."""
         text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
         return next((why for why in cls if why.value == text), None)
 
@@ -146,7 +146,7 @@ class DataFile:
 
 
 def described(*columns: tuple[str, str | DataType, str]) -> StructType:
-    """Return a schema of columns, each given by its name, its type and the comment for catalogs."""
+    """Return a schema of columns, each given by its name, its type and its catalog comment."""
     schema = StructType()
     for name, type_, comment in columns:
         schema = schema.add(name, type_, metadata={"comment": comment})

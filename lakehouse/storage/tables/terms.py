@@ -1,11 +1,11 @@
-"""Heartbeats in a directory of the lake: an empty file's name gives the end of a holder's term.
+"""Heartbeats in a directory of the lake: empty files whose names contain the end of a holder's term.
 
 The holder renews its term while alive. If it is killed, the term expires.
 
-Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly uses its
-own monotonic clock: if a term changes, its holder is alive and renewing it; if it stays unchanged for the
-length of a term, it has expired. A clock that is fast or was set back therefore makes nobody wait longer.
-Only the first check uses the wall clock.
+Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
+therefore uses its own monotonic clock. If a term changes, its holder is alive and has renewed it. If a term
+remains unchanged for its full length, it has expired. A clock that is fast or was set back thus makes no
+process wait longer. Only the first check uses the wall clock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lakehouse.common.memory import on_forget
 from lakehouse.storage.spark import files as storage
 
 _LEFT_S = 3_600
-_TERM = re.compile(r"(\d+)-(\w+)")  # its end, in ms since the epoch, and the holder
+_TERM = re.compile(r"(\d+)-(\w+)")  # the term's end, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""The ends of this process's own terms, by the same keys, so that they are removed without a listing."""
+"""The ends of this process's own terms, by the same keys, to remove the terms without a listing."""
 on_forget(_seen.clear)
 on_forget(_noted.clear)
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A holder's terms, since when they have been unchanged (monotonic), and whether they ever changed."""
+    """A holder's terms, the monotonic time of their last change, and whether they ever changed."""
 
     terms_ms: frozenset[int]
     since: float
@@ -49,7 +49,7 @@ class Terms:
     length_s: float
 
     def renew(self, holder: str) -> None:
-        """Begin a new term of the holder now, and remove its earlier ones."""
+        """Begin a new term for the holder now, and remove its earlier terms."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
         noted = _noted.get((self.directory, holder), set())
@@ -62,12 +62,12 @@ class Terms:
         _noted.pop((self.directory, holder), None)
 
     def forget_the_dead(self) -> None:
-        """Remove the terms of killed holders an hour after they have ended."""
+        """Remove the terms of killed holders an hour after the terms ended."""
         for holder, terms_ms in self._all().items():
             self._remove(holder, terms_ms, before_ms=(time.time() - _LEFT_S) * 1000)
 
     def until(self, holder: str) -> float:
-        """Return the end of the holder's term, in seconds since the epoch; 0 if it has expired."""
+        """Return the end of the holder's term, in seconds since the epoch, or 0 if it has expired."""
         return self._until(holder, self._all().get(holder, ()))
 
     def alive(self) -> set[str]:
@@ -96,7 +96,7 @@ class Terms:
                 found[term[2]].append(int(term[1]))
         for directory, holder in list(_seen):
             if directory == self.directory and holder not in found:
-                _seen.pop((directory, holder), None)  # gone for good: each holder has a name of its own
+                _seen.pop((directory, holder), None)  # gone for good, because each holder has its own name
         return found
 
     def _file(self, until_ms: int, holder: str) -> str:

@@ -1,7 +1,7 @@
-"""Upkeep of a table: merge small files, and remove files of old versions and old log entries.
+"""Maintain a table: merge small files, and remove files of old versions and old log entries.
 
-None of this changes a row. All of it uses Delta's own commands: OPTIMIZE with liquid clustering, VACUUM, and
-log cleanup. The cost of each depends on how much has changed since the last run.
+No operation changes a row. All of them use Delta's own commands: OPTIMIZE with liquid clustering, VACUUM, and
+log cleanup. Their cost depends on how much has changed since the last run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lakehouse.storage.tables.schema_evolution import alter
 
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # at most this many files are clustered together
-_FEW_SMALL_FILES = 8  # up to this many are left alone: merging them would cost more than reading them
+_FEW_SMALL_FILES = 8  # up to this many are left alone, because merging them would cost more than reading them
 _LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
-_TASKS = "2"  # of a VACUUM that lists directories; the default is ten thousand
+_TASKS = "2"  # for a VACUUM that lists directories; the default is ten thousand
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
 
 
 def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
-    """Return the average size in bytes of this many rows of the table; at least 1 MiB."""
+    """Return the expected size in bytes of this many rows of the table, at least 1 MiB."""
     files = files_of(spark, path, snapshot(spark, path)).by_name.values()
     counted = [(file.size_bytes, file.rows) for file in files if file.rows]
     there = sum(count for _, count in counted)
@@ -70,17 +70,17 @@ def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
 
 
 def has_many_small_files(small: Size) -> bool:
-    """Return whether `optimize` is worthwhile."""
+    """Return whether there are enough small files for `optimize` to be worthwhile."""
     return small.files > _FEW_SMALL_FILES
 
 
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
     """Merge small files into files of about the target size, and return whether any were merged.
 
-    `cluster_by` is the column to cluster by, so that each file holds a short span of it; None: rows are not
-    clustered. Files that have already been clustered remain unchanged unless there are few of them, so the
-    cost depends on how much has been written since the last run. Raises one of Delta's conflicts if another
-    writer has rewritten the same files in the meantime (`lakehouse.storage.tables.retry_on_conflict`).
+    With `cluster_by`, rows are clustered by that column, so each file contains a short range of its values.
+    Files that are already clustered remain unchanged unless there are few of them, so the cost depends on how
+    much was written since the last run. Raises one of Delta's conflicts if another writer has rewritten the
+    same files in the meantime (`lakehouse.storage.tables.retry_on_conflict`).
     """
     own = _session(
         spark,
@@ -110,8 +110,8 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
     """Remove files that no version within `keep` needs, and return their number; `dry_run` only counts them.
 
-    Older versions can no longer be read, nor can their change feed. A rerun removes none. VACUUM takes
-    seconds even if it finds nothing, so it is skipped if there can be nothing to find.
+    Older versions and their change feed can then no longer be read. A rerun removes nothing. VACUUM takes
+    seconds even if it finds nothing, so it is skipped if there can be no file to remove.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):
@@ -149,9 +149,9 @@ def _data_files(spark: SparkSession, path: str) -> int:
 
 
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
-    """Remove commits that are older than the retention time and precede a checkpoint of the log.
+    """Remove commits that are older than the retention time and precede a checkpoint in the log.
 
-    On its own, Delta does so only for whole days, and after a month.
+    Delta's automatic cleanup only removes whole days of commits, and only after a month.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep_checkpoints(here)
@@ -159,7 +159,7 @@ def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
 
 
 def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:
-    """Return a new session with these settings for Delta; other sessions keep theirs."""
+    """Return a new session with these Delta settings. Other sessions keep their settings."""
     own = spark.newSession()
     for name, value in values.items():
         own.conf.set(f"{_PREFIX}.{name}", str(value))

@@ -1,8 +1,8 @@
-"""Compare a session's versions of Spark and Delta with the tested ones.
+"""Compare a session's versions of Spark and Delta with the tested versions.
 
-This code uses private members of both. With other versions it may work, and the session starts with a
-warning; if a member is missing, the session is refused. Checking all members takes a second, so it is done
-only with other versions.
+This code uses private members of both. With other versions it may work, so the session starts with a warning.
+If a member is missing, the session is refused. Checking all members takes a second, so they are checked only
+with other versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session's versions are not the tested ones, else None.
+    """Return a warning if the session's versions are not the tested versions, or None.
 
     Raises VersionError if they lack a member that this code needs.
     """

@@ -1,11 +1,11 @@
 """Follow a table's log without a JVM: find new commits, and notice if the table was recreated at its path.
 
-Versions have no gaps. So a known version is the newest as long as the next commit's file is missing, and if
-its own commit's file has changed, it belongs to another table. In an object store, each check is a request,
-so the second check is made only every ten seconds and with each new commit.
+Versions have no gaps, so a known version is the newest as long as the next commit's file is missing. If the
+known version's own commit file has changed, the file belongs to another table. In an object store, each check
+is a request, so the second check is made only every ten seconds and with each new commit.
 
-deltalake reads data files and statistics, but finds an application's transaction only by its full name, and
-never returns the transaction's time. So checkpoints are read here, too.
+deltalake reads data files and statistics, but it finds an application's transaction only by its full name,
+and never returns the transaction's time. This module therefore also reads checkpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path, and the `version` up to which its reader knows it; -1 if not at all."""
+    """The log of the table at a path, which its reader knows up to `version`; -1 means not at all."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path
@@ -48,18 +48,18 @@ class WatchedLog:
         self.version, self._stamp, self._looked_at = version, stamp, time.monotonic()
 
     def stamp(self, version: int) -> Hashable:
-        """Return a value that changes when a commit's file is replaced; None if the file is missing."""
+        """Return a value that changes when a commit's file is replaced, or None if the file is missing."""
         found = self.files.find(commit_name(version))
         return None if found is None else found.stamp
 
     def has_next(self) -> bool:
-        """Tell whether there is a newer version."""
+        """Return whether a newer version exists."""
         return self.files.find(commit_name(self.version + 1)) is not None
 
     def read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and its file's stamp; None if the commit is missing or incomplete.
+        """Return a commit and its file's stamp, or None if the commit is missing or incomplete.
 
-        Raises TableError if it names a file outside the table's directory.
+        Raises TableError if the commit names a file outside the table's directory.
         """
         try:
             found = self.files.find(commit_name(version))
@@ -68,18 +68,18 @@ class WatchedLog:
             return None
 
     def is_due(self) -> bool:
-        """Tell whether to check for a recreated table or a new checkpoint, not only for the next commit."""
+        """Return whether to check for a recreated table or a new checkpoint, not only for the next commit."""
         return not self.files.is_far or time.monotonic() - self._looked_at >= self._identified_every_s
 
     def is_recreated(self) -> bool:
-        """Tell whether the known version's commit belongs to another table by now."""
+        """Return whether the known version's commit now belongs to another table."""
         if self.version < 0:
             return False
         self._looked_at = time.monotonic()
         return self._stamp != self.stamp(self.version)
 
     def names(self) -> list[str]:
-        """Return the names of the log's files, sorted."""
+        """Return the sorted names of the log's files."""
         self._looked_at = time.monotonic()
         return self.files.names(LOG)
 
@@ -98,7 +98,7 @@ class WatchedLog:
     def actions(self, version: int, part: str) -> Iterator[Mapping[str, Any]]:
         """Yield a checkpoint file's added data files, transactions and metadata.
 
-        Raises TableError if it names a file outside the table's directory.
+        Raises TableError if the checkpoint names a file outside the table's directory.
         """
         with self.files.open(f"{LOG}/{part}") as source:
             file = pq.ParquetFile(source)
@@ -119,7 +119,7 @@ class WatchedLog:
                     yield action
 
     def _is_whole(self, name: str) -> bool:
-        """Tell whether a file is complete; after a power failure it may be truncated."""
+        """Return whether a file is complete. After a power failure, it may be truncated."""
         try:
             with self.files.open(f"{LOG}/{name}") as file:
                 return bool(pq.read_metadata(file))

@@ -1,7 +1,8 @@
 """Limit the number of applications that write to a lake.
 
-On a disk and on HDFS any number may write: a commit's file can be created only once. S3 needs a store with
-conditional writes for this. Older stores lack them; there, only one application may write.
+On a disk and on HDFS, any number of applications may write, because a commit's file can be created only once.
+On S3, this requires a store with conditional writes. On older stores without them, only one application may
+write.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
     """Write an object twice, and return whether the store refused the second write.
 
-    Also true if this application may not write there at all. Raises TableError if the store cannot be used.
+    Also return true if this application may not write there at all. Raises TableError if the store cannot be
+    used.
     """
     probe = f"{lake}/{_PROBES}/{uuid.uuid4()}"
     try:
@@ -75,9 +77,10 @@ def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
 
 @contextmanager
 def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
-    """Hold the lake's lock: a term that is renewed during the block, and that every other writer checks.
+    """Hold the lake's lock during the block: a term that is renewed, and that every other writer checks.
 
-    Each writer creates its term before it checks, so if two start at once, at least one sees the other.
+    Each writer creates its term before it checks. If two writers start at the same time, at least one of them
+    sees the other.
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
@@ -96,7 +99,7 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
 
 
 def _renew(terms: Terms, me: str, over: threading.Event) -> None:
-    """Renew the lock until it is released; end this process if the lock was lost to another one."""
+    """Renew the lock until it is released. If another process has taken the lock, end this process."""
     renewed_at = time.monotonic()
     while not over.wait(_RENEWED_EVERY_S):
         try:

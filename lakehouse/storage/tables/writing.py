@@ -1,4 +1,4 @@
-"""Write to a table: appends and merges, each at most once, retried after a conflict with another writer."""
+"""Append to tables and merge into them. Each write happens at most once, and is retried after a conflict."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def append(
 ) -> Written:
     """Append the rows, matched by column name, and record the moves, in one commit.
 
-    Columns missing from the rows are null. Raises TableError for a column that the table lacks. Before
-    reading any row, raises PositionError if the table's positions or settings are not the expected ones.
+    Columns that are missing from the rows are null. Raises TableError for a column that the table does not
+    have. Raises PositionError, before any row is read, if the table's positions or settings are not as
+    expected.
     """
 
     def once() -> Written:
@@ -87,7 +88,7 @@ def append(
 def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
     """Add the rows, matched by column name, record the moves, and publish the commit.
 
-    The commit fails if another writer has changed what it read: see `retry_on_conflict`.
+    The commit fails if another writer has changed the data that it read; see `retry_on_conflict`.
     """
     written = commit.write(_as_in(commit.schema, rows, commit.path))
     return Written(written, commit.finish(moves))
@@ -119,10 +120,10 @@ def upsert(
 ) -> Written:
     """Upsert the rows by key, record the moves, and publish the commit.
 
-    `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
-    `count` is the number of rows; if it is None, they are counted. `near` are the commit's files that may
+    `rows` has one row per key. It is read twice, so it should be persisted. Rows marked DELETED are deleted.
+    If `count`, the number of rows, is None, the rows are counted. `near` contains the commit's files that may
     contain one of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises
-    PositionError like `append`. The commit fails if another writer has changed what it read: see
+    PositionError like `append`. The commit fails if another writer has changed the data that it read; see
     `retry_on_conflict`.
     """
     commit.expect(moves)
@@ -148,7 +149,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     whole = [name for name in names if not stay or name not in large]
     old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
     if stay:
-        # Later changes to these rows then rewrite only them, not the other rows of a large file.
+        # Later changes to these rows then rewrite only them, not the other rows in a large file.
         changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
         around = commit.rows(near, large).drop(FILE)
         with reading_file_by_file(rows.sparkSession):  # mixed rows would be read by every later merge
@@ -163,7 +164,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> list[str]:
-    """Return the names of the candidate files that contain any of the keys; all names if they are small."""
+    """Return the names of candidate files that contain any of the keys, or all if the files are small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
@@ -202,10 +203,10 @@ def _as_type(value: Column, was: DataType, to: DataType) -> Column:
 
 
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
-    """Insert the rows whose keys are not in the table, and return their number; a rerun inserts none.
+    """Insert the rows whose keys are not in the table, and return their number. A rerun inserts no rows.
 
-    Of several concurrent writers, the first one wins and the others retry. `within` must hold for every row
-    of the table that has one of the keys; it is used to skip files. `rows` has one row per key and should be
+    If several writers run concurrently, the first succeeds and the others retry. `within` must be true for
+    every table row with one of the keys; it is used to skip files. `rows` has one row per key and should be
     persisted.
     """
     given = rows.count()
@@ -240,8 +241,8 @@ def update_matched(
 ) -> int:
     """Set `values` in the table's rows that match any of `rows` by key, and return the number updated.
 
-    `where` and `values` refer to the table's row as `t` and to the given row as `s`. Rows for which `where`
-    is not true are unchanged; the caller ensures that a rerun updates none. `within` is as in
+    `where` and `values` refer to the table's row as `t` and to the given row as `s`. Rows remain unchanged
+    unless `where` is true. The caller ensures that a rerun updates no rows. `within` is as in
     `insert_missing`. `rows` should be persisted.
     """
     few = are_few(rows=rows.count())
@@ -269,8 +270,8 @@ def update(
 ) -> int:
     """Set columns in the rows that `where` selects, and return the number updated.
 
-    The caller ensures that a rerun updates none. `within` must hold for all rows that `where` selects; it is
-    used to skip files.
+    The caller ensures that a rerun updates no rows. `within` must be true for all rows that `where` selects;
+    it is used to skip files.
     """
 
     def matched(standing: DataFrame) -> DataFrame:
@@ -289,7 +290,7 @@ def _set_where(
     *,
     why: Why | None,
 ) -> int:
-    """Set columns where `where` is true; `matched` aliases the table's rows as `t` and may join others."""
+    """Set columns where `where` is true. `matched` aliases the table's rows as `t` and may join others."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
     with executing_for(commit.spark, few=are_few(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
@@ -306,7 +307,7 @@ def _set_where(
 def replace(
     rows: DataFrame, path: str, keys: Sequence[str], *, within: Column, why: Why | None = None
 ) -> int:
-    """Upsert the rows by key in one commit, and return their number; rows marked DELETED are deleted.
+    """Upsert the rows by key in one commit, and return their number. Rows marked DELETED are deleted.
 
     `within` is as in `insert_missing`.
     """
@@ -323,8 +324,8 @@ def keep_one(
 ) -> int:
     """Remove rows with duplicate keys, keeping one per key, and return the number removed.
 
-    The change feed records them as deletes. Only rows for which `within` holds are compared. A rerun removes
-    none.
+    The change feed records the removed rows as deletes. Only rows for which `within` is true are compared. A
+    rerun removes no rows.
     """
 
     def keep() -> int:
@@ -350,9 +351,9 @@ def keep_one(
 def clear(
     spark: SparkSession, path: str, columns: Sequence[str], where: Column, *, why: Why | None = None
 ) -> int:
-    """Set columns to null in the rows that `where` selects, and return their number; a rerun updates none.
+    """Set columns to null in the rows that `where` selects, and return the number of updated rows.
 
-    Rows whose first column is already null are skipped.
+    Rows whose first column is already null are skipped, so a rerun updates no rows.
     """
     return update(
         spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)), why=why
@@ -360,9 +361,9 @@ def clear(
 
 
 def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = None) -> int:
-    """Delete the rows that `where` selects, and return the number deleted; a rerun deletes none.
+    """Delete the rows that `where` selects, and return the number deleted. A rerun deletes no rows.
 
-    The change feed records each as a delete. `why` is as in `Commit.finish`.
+    The change feed records each deleted row. `why` is as in `Commit.finish`.
     """
 
     def gone() -> int:

@@ -68,7 +68,7 @@ class SourceKeys(Table):
 
 
 class GoldKeys(Table):
-    """The keys for the export of a gold table."""
+    """The keys for a gold table's export."""
 
     to: Destination = None
     emit: Literal["changes", "final"] | None = None
@@ -78,8 +78,8 @@ class GoldKeys(Table):
 class Changes(SourceKeys):
     """The keys that change a stream of any kind.
 
-    If the stream has one source, the keys of SourceKeys apply to it. If it has several, `sources` has the
-    keys for each source by its table name.
+    If the stream has one source, the keys in SourceKeys apply to it. If the stream has several sources,
+    `sources` contains the keys for each source by its table name.
     """
 
     enabled: bool = True
@@ -101,7 +101,7 @@ class InPython(Changes):
 
 
 class NewSource(SourceKeys):
-    """A source of a new stream, whose topic must be given."""
+    """A source of a new stream. Its topic must be given."""
 
     topic: Topic
     table: Name | None = None
@@ -112,7 +112,7 @@ class NewSource(SourceKeys):
 
 
 class OfKind(Table):
-    """The keys that streams of every kind have."""
+    """The keys for streams of every kind."""
 
     enabled: bool = True
     suites: Name | None = None
@@ -133,7 +133,7 @@ class OfKind(Table):
 
 
 class OfOneTopic(OfKind, NewSource):
-    """The keys of a stream whose kind reads a single topic."""
+    """The keys for a kind that reads a single topic."""
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
         """Return the stream's own keys, which include those for its only source."""
@@ -141,7 +141,7 @@ class OfOneTopic(OfKind, NewSource):
 
 
 class WindowedSums(OfOneTopic):
-    """The keys of `windowed_sums`."""
+    """The keys for `windowed_sums`."""
 
     kind: Literal["windowed_sums"]
     by: Fields
@@ -154,7 +154,7 @@ class WindowedSums(OfOneTopic):
     comment: str | None = None
 
     def stream(self, name: str) -> Stream:
-        """Return the stream."""
+        """Return the stream of windowed sums."""
         return windowed_sums(
             name,
             self.records(),
@@ -185,14 +185,14 @@ class WindowKeys(Table):
         return self
 
     def windows(self) -> Windows:
-        """Return the windows."""
+        """Return the declared windows."""
         given = self.given("absent", "gold_table", "to", "merge_every", "comment")
         series = None if self.series is None else _key(self.series)
         return Windows(by=_fields(self.by), length=self.length, series=series, **given)
 
 
 class WindowedStatistics(OfOneTopic):
-    """The keys of `windowed_statistics`."""
+    """The keys for `windowed_statistics`."""
 
     kind: Literal["windowed_statistics"]
     value: OneField
@@ -202,7 +202,7 @@ class WindowedStatistics(OfOneTopic):
     quantile_k: Annotated[int, Key(ge=8, le=65535)] | None = None
 
     def stream(self, name: str) -> Stream:
-        """Return the stream."""
+        """Return the stream of windowed statistics."""
         return windowed_statistics(
             name,
             self.records(),
@@ -213,7 +213,7 @@ class WindowedStatistics(OfOneTopic):
 
 
 class RunningTotals(OfOneTopic):
-    """The keys of `running_totals`."""
+    """The keys for `running_totals`."""
 
     kind: Literal["running_totals"]
     by: OneField
@@ -226,7 +226,7 @@ class RunningTotals(OfOneTopic):
     group: Name | None = None
 
     def stream(self, name: str) -> Stream:
-        """Return the stream."""
+        """Return the stream of running totals."""
         return running_totals(
             name,
             self.records(),
@@ -243,12 +243,12 @@ class SideKeys(NewSource):
     payload: OneField
 
     def side(self) -> Side:
-        """Return the side."""
+        """Return the declared side."""
         return Side(records=self.records(), payload=self.payload.of(FieldType.JSON))
 
 
 class JoinedCalls(OfKind):
-    """The keys of `joined_calls`."""
+    """The keys for `joined_calls`."""
 
     kind: Literal["joined_calls"]
     sides: Annotated[list[SideKeys], Key(min_length=2)]
@@ -260,7 +260,7 @@ class JoinedCalls(OfKind):
     to: Destination = None
 
     def stream(self, name: str) -> Stream:
-        """Return the stream."""
+        """Return the stream of joined calls."""
         one, other = _fields(self.pair)
         return joined_calls(
             name,
@@ -275,7 +275,7 @@ class JoinedCalls(OfKind):
         return self.sources
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the keys for the sides."""
+        """Return the keys for the sides, which are the sources."""
         return tuple(self.sides)
 
 

@@ -1,4 +1,4 @@
-"""Makes the stream that a table `[streams.NAME]` declares."""
+"""Build the stream that a table `[streams.NAME]` declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a table `[streams.NAME]`; one error names all unknown keys, missing keys and wrong values."""
+"""Read a table `[streams.NAME]`. A single error names all unknown keys, missing keys and wrong values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Keys = TypeVar("_Keys", bound=BaseModel)
 
 
 def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
-    """Return the keys in `[streams.NAME]`: of a kind, of a stream in Python, or changes to a known stream.
+    """Return the keys in `[streams.NAME]`: for a kind, a stream in Python, or changes to a known stream.
 
     Raises SettingsError, which names every wrong key, such as streams.payments.lenght, with the nearest known
     keys.
@@ -47,7 +47,7 @@ def _checked(model: type[_Keys], where: str, given: Mapping[str, Any]) -> _Keys:
 
 
 def _said(model: type[BaseModel], where: str, item: Mapping[str, Any]) -> str:
-    """Return the message for one wrong key: its full name, its value, and what was expected."""
+    """Return the message for one wrong key, with its full name, its value, and the expected value."""
     place = item["loc"]
     key = where + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place)
     if item["type"] == "missing":
@@ -70,7 +70,7 @@ def _expected(found: re.Match[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str]:
-    """Yield the keys that a table at this place within a model can have."""
+    """Yield the keys that are allowed in a table at this place within a model."""
     at: type[BaseModel] | None = model
     for name in place:
         if at is not None and isinstance(name, str) and name in at.model_fields:

@@ -17,7 +17,7 @@ from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
 
 _COLUMN = re.compile(r"\{(\w+)\}")
-# Text, quoted names and comments, which may contain any word.
+# Text, quoted names and comments. They may contain any word.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
@@ -39,7 +39,7 @@ _WITHOUT_BRACKETS = {
 
 
 class RuleKeys(Table):
-    """A rule. A null condition passes, as in a CHECK; in the message, `{column}` is that column's value."""
+    """A rule. A null condition passes, as in a CHECK. In the message, `{column}` is the column's value."""
 
     name: Annotated[
         str,
@@ -54,7 +54,7 @@ class RuleKeys(Table):
 
 @dataclass(frozen=True)
 class SqlRules:
-    """The rules for a source: first the rules of its kind, then those declared in the table `key`."""
+    """A source's rules: first the rules of its kind, then the rules declared in the table `key`."""
 
     key: str
     of_kind: Callable[[], tuple[Rule, ...]]
@@ -75,7 +75,7 @@ class SqlRules:
 
 
 def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -> Iterator[str]:
-    """Yield a message for each mistake that can be found without Spark; `columns` are the row's columns."""
+    """Yield a message for each mistake that can be found without Spark. `columns` are the row's columns."""
     for place, rule in enumerate(rules):
         at = f"{key}.rules[{place}]"
         if rule.column not in columns:
@@ -97,7 +97,7 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
 
 
 def _message(template: str) -> Column:
-    """Return a message as a Column; decimals have no trailing zeros, and null is written as null."""
+    """Return a message as a Column. Decimals have no trailing zeros, and null is written as null."""
     parts = [
         F.coalesce(F.col(part).cast("variant").cast("string"), F.lit("null")) if place % 2 else F.lit(part)
         for place, part in enumerate(_COLUMN.split(template))

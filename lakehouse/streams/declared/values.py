@@ -25,12 +25,12 @@ _START = ("earliest", "latest")
 
 
 class Table(BaseModel):
-    """A TOML table; unknown keys and values of the wrong type are refused."""
+    """A TOML table. Unknown keys and values of the wrong type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of the keys that are given; a null in JSON counts as given only for `to`."""
+        """Return the values of the keys that are given. A null in JSON counts as given only for `to`."""
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None or name == "to"}
 
@@ -46,7 +46,7 @@ def _duration(least_s: int) -> AfterValidator:
 
 
 def matching(pattern: str, what: str) -> AfterValidator:
-    """Return a validator that refuses text unless all of it matches; `what` names the expected text."""
+    """Return a validator that refuses text unless all of it matches. `what` describes the expected text."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):

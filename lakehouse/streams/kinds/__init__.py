@@ -1,11 +1,11 @@
-"""Kinds of streams: each is a function that takes field names and returns a stream.
+"""Kinds of streams. Each kind is a function that takes field names and returns a stream.
 
     windowed_statistics   count, sum, minimum, maximum, mean, deviation and percentiles of a value per window
     windowed_sums         exact sums of a value per window
     running_totals        an exact total per key, with tombstones, and notifications at a threshold
     joined_calls          records of the same call from several topics, joined into one row
 
-They are built from the values in `lakehouse.streams.definition`. Use these values directly if no kind fits.
+Kinds are built from the values in `lakehouse.streams.definition`. Use these values directly if no kind fits.
 """
 
 from lakehouse.streams.definition import Field, FieldType, Rule

@@ -1,19 +1,20 @@
-"""joined_calls: records of one call in several topics, joined into one row.
+"""joined_calls: a call's records from several topics, joined into one row.
 
     topic 1 ── silver.<stream>_<payload 1> ─┬─ gold.<stream> ── topic, Redis
     topic 2 ── silver.<stream>_<payload 2> ─┘
 
-A record has the two ends of a call (its pair) and a payload, any JSON value or null. A call is a maximal set
-of its pair's events, from any topic, in which neighbours in event time are at most a gap T apart:
+A record contains the two ends of a call (its pair) and a payload, which is any JSON value or null. A call is
+a maximal set of its pair's events, from any topic, in which neighbours in event time are at most a gap T
+apart:
 
     T = 60 s      a     m  a                      m
                   |--30-|20|--------90 s----------|
                   (a call with both sides )       (a call with one side only)
 
-The join keeps a call's first and last time, event counts and earliest payloads. Parts of the same call can be
-merged in any order. A call closes when the wall clock is past its last event by T plus the grace plus one
-second. A later event corrects the call, and can join two calls into one; the key of one of the two is then
-deleted.
+A joined call contains its first and last time, event counts and earliest payloads. Parts of the same call can
+be merged in any order. A call closes when the wall clock is past its last event by T plus the grace plus one
+second. A later event corrects the call, and may join two calls into one. The key of one of these calls is
+then deleted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a call: its topic or Records, and the field with its payload, which may be any JSON."""
+    """One side of a call: its topic or Records, and the field with its payload, which is any JSON value."""
 
     records: str | Records
     payload: Named
@@ -155,7 +156,7 @@ def joined_calls(
 
 @dataclass(frozen=True)
 class Joining:
-    """The join of a pair's events into calls; `sides` maps silver tables to their payload columns.
+    """The join of a pair's events into calls. `sides` maps silver tables to their payload columns.
 
     `gap_s` is the gap T, and `grace_s` the grace after it.
     """
@@ -167,7 +168,7 @@ class Joining:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key of a call."""
+        """The columns of a call's key."""
         return (*self.pair, "ts")
 
     @property
@@ -179,7 +180,8 @@ class Joining:
     def schema(self) -> StructType:
         """One row per call.
 
-        Of several payloads at the same event time, the one with the lowest partition and offset is kept.
+        If several payloads have the same event time, the payload with the lowest partition and offset is
+        kept.
         """
         one, other = self.pair
         return described(
@@ -208,7 +210,7 @@ class Joining:
 
     @property
     def closes_after(self) -> timedelta:
-        """How long after its last event a call closes."""
+        """The delay from a call's last event until the call closes."""
         return timedelta(seconds=self.gap_s + self.grace_s + 1)
 
     def counted(self) -> Column:
@@ -251,7 +253,7 @@ class Joining:
         return self._rows.of(calls.where(_has_changed())).select(*self.pair, "_row.*")
 
     def closed_by_now(self) -> Mapping[str, Column]:
-        """Return the new column values of an open call that is due to close and has no new event."""
+        """Return the new column values for an open call that is due to close and has no new event."""
         return {
             "status": F.lit("closed"),
             "closed_at": F.col("last_event_time") + F.lit(self.closes_after),
@@ -261,8 +263,8 @@ class Joining:
     def _joined(self, parts: DataFrame) -> DataFrame:
         """Join parts of calls, each from `ts` to `last_event_time`, into calls.
 
-        A part starts a new call if it begins more than the gap after the end of all parts before it. Parts
-        from the table carry their previous key and status as `old`; each call gets a list of these.
+        A part starts a new call if it begins more than the gap after the end of all earlier parts. Parts from
+        the table carry their previous key and status as `old`, and each call gets a list of these.
         """
         numbered = self._call.added_to(self._apart.added_to(parts))
         calls = self._calls_with_olds if "old" in parts.columns else self._calls
@@ -283,7 +285,7 @@ class Joining:
 
     @cached_property
     def _apart(self) -> Columns:
-        """Whether a part starts a new call, as 1 or 0; null for the pair's first part."""
+        """A flag, 1 or 0, that marks a part that starts a new call; null for the pair's first part."""
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
         end = F.max("last_event_time").over(before) + F.expr(f"INTERVAL {self.gap_s} SECONDS")
         return Columns({"apart": (F.col("ts") > end).cast("int")})
@@ -301,7 +303,7 @@ class Joining:
 
     @cached_property
     def _calls_with_olds(self) -> Grouped:
-        """Calls some of whose parts are the table's rows."""
+        """Calls of which some parts are rows in the table."""
         return self._grouped({"olds": F.collect_list("old"), "has_new": F.bool_or(F.col("old").isNull())})
 
     def _grouped(self, more: Mapping[str, Column]) -> Grouped:
@@ -313,14 +315,14 @@ class Joining:
 
     @cached_property
     def _rows(self) -> Columns:
-        """A call's row, and for each key that the call no longer has a row marked as deleted."""
+        """A call's row, followed by a row marked as deleted for each key that the call no longer has."""
         gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
         row = F.explode(F.concat(F.array(self._standing), gone))
         return Columns({name: F.col(name) for name in self.pair} | {"_row": row})
 
     @property
     def _standing(self) -> Column:
-        """A joined call as a row of the table, without the pair's columns."""
+        """A joined call as a row in the table, without the pair's columns."""
         closed, becomes = _is_closed(), self.closed_by_now()
         was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
         return self._row(
@@ -341,7 +343,7 @@ class Joining:
         return self._row({"ts": old["ts"], DELETED: F.lit(True)})
 
     def _row(self, values: Mapping[str, Column]) -> Column:
-        """Return the columns other than the pair as one struct; columns without a value are null."""
+        """Return all columns except the pair's as one struct. Columns without a value are null."""
         return F.struct(
             *(
                 values.get(column.name, F.lit(None)).cast(column.dataType).alias(column.name)
@@ -358,7 +360,7 @@ def _is_closed() -> Column:
 
 @cache
 def _is_standing() -> Column:
-    """Select the table's rows that new events may change, or that are due to close."""
+    """Return a condition for the table's rows that new events may change, or that are due to close."""
     return F.col("touched") | ((F.col("status") == "open") & _is_closed())
 
 

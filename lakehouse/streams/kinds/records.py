@@ -1,4 +1,4 @@
-"""The records of a stream of any kind: topic, fields and event time; default names for columns and topics."""
+"""Records for streams of any kind: topic, fields, event time, and default names for columns and topics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
 
 Named = str | Field
-"""A record field: its JSON name alone, or a Field, which also has the column and type."""
+"""A record field: its JSON name, or a Field, which also determines the column and type."""
 
 
 @dataclass(frozen=True)
 class Records:
     """The records in a topic, except for the fields that a kind's own arguments name.
 
-    `also` are further fields to keep in silver. `event_time` is the field with the event time; its unit and
-    zone are as in a Contract. `rules` are the validation rules. `table` is the name of the bronze and silver
-    tables; None: the stream's name. `unique_by` and `sequence_by` are as in a Source; fields that they name
-    are added. `deletion_key` and `deleted_if` define how a record deletes an id, as in a Source. `format` is
-    the encoding of the records.
+    `also` lists additional fields to keep in silver. `event_time` is the field with the event time; its unit
+    and zone are as in a Contract. `rules` returns the validation rules. `table` is the name of the bronze and
+    silver tables, by default the stream's name. `unique_by` and `sequence_by` are as in a Source, and the
+    fields that they name are added. `deletion_key` and `deleted_if` define how a record deletes an id, as in
+    a Source. `format` is the records' encoding.
     """
 
     topic: str
@@ -49,7 +49,7 @@ def source_of(
     rules: Callable[[], tuple[Rule, ...]] = tuple,
     tombstone: str | None = None,
 ) -> Source:
-    """Return a stream's source: the fields and rules of its kind, plus those of the records."""
+    """Return a stream's source, with the fields and rules of its kind and those in the records."""
     given = Records(records) if isinstance(records, str) else records
     time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
     contract = Contract((*fields, *given.also), *time)
@@ -60,7 +60,7 @@ def source_of(
 
 
 def identified(source: Source, unique_by: str | None, sequence_by: str | None) -> Source:
-    """Return the source with an id and a sequence for its records; fields that it lacks are added.
+    """Return the source with an id and a sequence for its records. Missing fields are added.
 
     An added id is a string, which may be written as an integer; an added sequence is an integer. Raises
     ValueError for an optional field, and for a field of any other type.
@@ -83,7 +83,7 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
 
 
 def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
-    """Return a field of this type; a Field is returned unchanged."""
+    """Return a field of this type from a name. A Field is returned unchanged."""
     return Field(name, column_of(name), type_, required) if isinstance(name, str) else name
 
 
@@ -94,7 +94,7 @@ def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, 
 
 
 def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
-    """Raise ValueError for a field whose column clashes with an internal column of the kind."""
+    """Raise ValueError for a field whose column clashes with one of the kind's internal columns."""
     names = set(taken)
     for field in fields:
         if field.column.lower() in names:
@@ -112,7 +112,7 @@ def require_keys(fields: Iterable[Field], way_out: str) -> None:
 
 
 def optional(field: Field) -> Field:
-    """Return the field as an optional field."""
+    """Return an optional copy of the field."""
     return replace(field, required=False)
 
 
@@ -146,5 +146,5 @@ def label_of(length_s: int) -> str:
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:
-    """Return the topic for rows: `to`, or the default name with hyphens if it is empty; None: no topic."""
+    """Return the topic for rows: `to`, the default name with hyphens if it is empty, or None for no topic."""
     return None if to is None else to or by_default.replace("_", "-")

@@ -59,7 +59,7 @@ class Windows:
     to             the topic for its rows; by default its name with hyphens; None: Redis only
     series         the message key; by default the key's values separated by colons
     merge_every    in a live run, how long rows may wait in silver before they are merged
-    comment        what a row is; catalogs show it
+    comment        a description of a row, shown in catalogs
     """
 
     by: Named | Sequence[Named]
@@ -73,14 +73,14 @@ class Windows:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The fields of the key."""
+        """The key's fields."""
         instead = self.instead
         found = fields_of(self.by, FieldType.STRING)
         return tuple(optional(one) if one.column in instead else one for one in found)
 
     @property
     def instead(self) -> Mapping[str, str]:
-        """Defaults for optional key columns; raises ValueError for a name that is not part of the key."""
+        """Defaults for optional key columns. Raises ValueError for a name that is not part of the key."""
         found = fields_of(self.by, FieldType.STRING)
         columns = {name: one.column for one in found for name in (one.name, one.column)}
         if unknown := sorted(self.absent.keys() - columns.keys()):
@@ -101,7 +101,7 @@ def windowed_statistics(
     idle_after: str = "5m",
     quantile_k: int = 1600,
 ) -> Stream:
-    """Return a stream that keeps statistics of `value`, a double, per key and window.
+    """Return a stream that maintains statistics of `value`, a double, per key and window.
 
     name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
@@ -111,9 +111,9 @@ def windowed_statistics(
     quantile_k  the size of the sketches: exact up to k values, beyond that with a rank error within
                 2.446 / k^0.9433
 
-    Gold has one row per key and window: see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
+    Gold has one row per key and window; see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
     order of records and the boundaries of micro-batches do not affect the rows. For each value of the
-    key's last field, Redis has the latest window of every combination of the other fields.
+    key's last field, Redis stores the latest window for every combination of the other fields.
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)

@@ -1,4 +1,4 @@
-"""windowed_sums: the sum and the count of exact amounts per key and tumbling window.
+"""windowed_sums: the sum and count of exact amounts per key and tumbling window.
 
 topic ── silver.<stream> ── gold.<stream>_<length> ── topic, Redis
 """
@@ -67,11 +67,11 @@ def windowed_sums(
     signed      amounts may be zero or negative; otherwise such amounts become dead letters, rule not_positive
     gold_table  the gold table's name; by default `<stream>_<length>`, such as payments_5m
     to          the topic for its rows; by default its name with hyphens; None: Redis only
-    group       the name under which Redis has the latest window of each key
+    group       the name under which Redis stores the latest window for each key
 
     Gold has one row per key and window: the key, window_start and window_end (UTC, end exclusive),
-    total_<value> (null if decimal(38,9) cannot hold it) and count. The order of records and the boundaries of
-    micro-batches do not affect the rows.
+    total_<value> (null if it does not fit in decimal(38,9)) and count. The order of records and the
+    boundaries of micro-batches do not affect the rows.
     """
     keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
     require_keys(keys, "make it required")
@@ -121,7 +121,7 @@ def _positive(amount: Field) -> Rule:
 
 @dataclass(frozen=True)
 class _Sums:
-    """The transformations for a table of windowed sums; `signed`: amounts may be zero or negative."""
+    """The transformations for a table of windowed sums. With `signed`, amounts may be zero or negative."""
 
     windows: Tumbling
     value: str
@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return keys with a current or new total that is null because it does not fit; their sum may fit."""
+        """Return keys whose current or new total is null because it does not fit; their sum may fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

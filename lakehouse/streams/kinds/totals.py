@@ -98,17 +98,17 @@ def running_totals(
 
     name           the stream's name, and by default the name of its bronze and silver tables
     records        the topic, or Records
-    threshold      a notification is made each time a total reaches it
+    threshold      a notification is created each time a total reaches it
     notify         "crossing", or "every_update" for a notification at every record whose total is at or above
                    the threshold
     gold_table     the table of totals; by default `<stream>_totals`
     notifications  the table of notifications; by default `<stream>_notifications`
     to             the topic for notifications; by default that table's name with hyphens; None: Redis only
-    group          the name under which Redis has all keys
+    group          the name under which Redis stores all keys
 
-    Gold has one row per key: total (null if decimal(38,9) cannot hold it), count and last_event_time (UTC) of
-    the records since the last tombstone. A notification has the key, the total after its record as `value`,
-    and the record's partition and offset.
+    Gold has one row per key: total (null if it does not fit in decimal(38,9)), count and last_event_time
+    (UTC) of the records since the last tombstone. A notification contains the key, the total after its record
+    as `value`, and the record's partition and offset.
     """
     keyed, amount = field_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
     require_keys((keyed,), "make it required")
@@ -173,7 +173,7 @@ def running_totals(
 
 @dataclass(frozen=True)
 class Totals:
-    """The transformations for both tables; `by` is the key column, `value` the amount column."""
+    """The transformations for both tables. `by` is the key column, and `value` is the amount column."""
 
     by: str
     value: str
@@ -182,12 +182,12 @@ class Totals:
 
     @property
     def notification_keys(self) -> tuple[str, ...]:
-        """The key of a notification: the total's key and the coordinates of the record."""
+        """The key of a notification: the total's key and the record's coordinates."""
         return (self.by, "partition", "offset")
 
     @cached_property
     def schema(self) -> StructType:
-        """One row per key; the last columns are state for the next fold."""
+        """One row per key. The last columns are state for the next fold."""
         return described(
             (self.by, "string", "The key: what the total is of."),
             (
@@ -227,13 +227,13 @@ class Totals:
         )
 
     def events(self, clean: DataFrame) -> DataFrame:
-        """Return the rows unaggregated: crossings depend on the order of individual records."""
+        """Return the rows unaggregated, because crossings depend on the order of individual records."""
         return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys whose new records cannot simply be added to their rows.
 
-        Either a new record may precede a record that is already added (by offset or, if the key is in several
+        Either a new record may precede an already added record (by offset or, if the key is in several
         partitions, by time), or the current total is null because it does not fit.
         """
         first = self._first_by_partition.of(partials)
@@ -243,7 +243,7 @@ class Totals:
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
         """Return the keys with new records, each with the list of notifications that the records cause.
 
-        The key's current row enters the sequence as one more record, before the new ones.
+        A key's current row is another record in the sequence, before the new records.
         """
         touched = current.join(partials.select(self.by).distinct(), self.by, "left_semi")
         coming = self._coming.of(self._ordered.added_to(partials))
@@ -271,7 +271,7 @@ class Totals:
 
     @cached_property
     def _first_by_partition(self) -> Grouped:
-        """The first new record of each (key, partition)."""
+        """The first new record of each key and partition."""
         first = {"first": F.min("offset"), "earliest": F.min("event_time")}
         return Grouped((F.col(self.by), F.col("partition")), first)
 
@@ -320,9 +320,10 @@ class Totals:
     def _counting(self) -> tuple[Columns, ...]:
         """Columns to add to the sequence, one step after the other.
 
-        `total`, `count` and `last_event_time` since the last tombstone, as of each record; `crossing`, the
-        crossings so far; `notified`, whether the record causes a notification. A total that does
-        not fit is null, and counts neither as having reached the threshold nor as below it.
+        `total`, `count` and `last_event_time` are the values since the last tombstone, as of each record.
+        `crossing` is the number of crossings so far, and `notified` is true if the record causes a
+        notification. A total that does not fit is null, and counts neither as having reached the threshold
+        nor as below it.
         """
         in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
         since = Window.partitionBy(self.by, "epoch").orderBy(*_PLACE)
@@ -334,7 +335,7 @@ class Totals:
         }
         limit = F.lit(self.threshold)
         is_sale = F.col("is_new") & (F.col("sales") == 1)
-        # Before the first record the total is zero.
+        # Before the first record, the total is zero.
         known = F.coalesce(F.lag("total").over(in_order) < limit, F.lit(False))
         before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < limit).otherwise(known)
         above = is_sale & F.coalesce(F.col("total") >= limit, F.lit(False))
@@ -350,7 +351,7 @@ class Totals:
 
     @cached_property
     def _by_partition(self) -> Grouped:
-        """The last state of each (key, partition), its position, and its notifications."""
+        """The last state of each key and partition, its position, and its notifications."""
         state = F.struct(
             F.col("total"),
             F.col("count"),
@@ -394,7 +395,7 @@ class Totals:
 
     @cached_property
     def _all_partitions(self) -> Columns:
-        """The states of all partitions of a key."""
+        """The states of all of a key's partitions."""
         others = F.map_filter("standing", lambda partition, _state: ~F.map_contains_key("new", partition))
         every = F.when(F.col("standing").isNull(), F.col("new")).otherwise(F.map_concat(others, "new"))
         return Columns({"partitions": every})
@@ -412,7 +413,7 @@ class Totals:
 
 @cache
 def _comes_before() -> Column:
-    """Select the rows of keys to which new records cannot simply be added."""
+    """Return a condition for the rows of keys to which new records cannot simply be added."""
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
     is_in_one = (F.size("partitions") == 1) & last.isNotNull()
     is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))

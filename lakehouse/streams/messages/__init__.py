@@ -1,4 +1,4 @@
-"""Keys and messages, declared once for Spark and Python: the public names for a stream's declaration.
+"""Keys and messages, declared once for Spark and Python; the public names for declaring a stream.
 
 The package's modules handle names, JSON text and JSON paths.
 """

@@ -1,7 +1,7 @@
-r"""Paths into JSON objects: `meta.dt` is the field dt of the object meta.
+r"""Paths into JSON objects: `meta.dt` is the field dt in the object meta.
 
-A dot descends into an object. A dot or backslash in a name is escaped by a backslash: `a\.b` is one name,
-a.b. Array elements cannot be addressed.
+A dot descends into an object. A backslash escapes a dot or backslash in a name: `a\.b` is one name, a.b.
+Array elements cannot be addressed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _NAME = r"(?:[^.\\]|\\[.\\])+"
 def names_of(path: str) -> tuple[str, ...]:
     """Return the names on a path, starting at the outermost object.
 
-    Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names with
-    a dot or bracket that also have a question mark or both kinds of quotes.
+    Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names that
+    contain a dot or bracket, and also a question mark or both kinds of quotes.
     """
     if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", path):
         raise ValueError(
@@ -38,7 +38,7 @@ def text_of(names: Sequence[str]) -> str:
 
 
 def within(variant: Column, names: Sequence[str]) -> Column:
-    """Return the value at a path; null if a name is absent or its parent is not an object."""
+    """Return the value at a path, or null if a name is absent or its parent is not an object."""
     return F.try_variant_get(variant, "$" + "".join(map(_step, names)), "variant") if names else variant
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 
 def from_variant(value: Column, kind: Column) -> Column:
-    """Return a variant as text; `kind` is its schema_of_variant."""
+    """Return a variant as text. `kind` is the variant's schema_of_variant."""
     text = F.try_variant_get(value, "$", "string")
     return F.when(kind.isNull() | (kind == "VOID"), F.lit(None)).otherwise(
         F.when((kind == "STRING") & ~_is_json(text), text).otherwise(F.to_json(value))
@@ -23,17 +23,17 @@ def from_variant(value: Column, kind: Column) -> Column:
 
 
 def to_variant(text: Column) -> Column:
-    """Return the value of a stored text as a variant; to_json writes it unchanged."""
+    """Return a stored text's value as a variant, which to_json writes unchanged."""
     return F.when(_is_json(text), F.try_parse_json(text)).otherwise(text.cast("variant"))
 
 
 def to_json_text(text: str) -> str:
-    """Return the JSON for a stored text; this is `to_variant` in Python."""
+    """Return the JSON for a stored text. This is the Python version of `to_variant`."""
     return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
 
 
 def is_json_text(text: str) -> bool:
-    """Tell whether a text is JSON; numbers may have any size."""
+    """Return whether a text is JSON. Numbers may have any size."""
     try:
         json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
@@ -42,10 +42,10 @@ def is_json_text(text: str) -> bool:
 
 
 def is_plain(text: Column) -> Column:
-    """Tell whether a text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
+    """Return whether a text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
 
-    Such a text begins with a letter and is not true, false or null; objects, numbers and quoted texts do not
-    begin with a letter. A question mark may stand for half a surrogate pair, so it is excluded, too.
+    Such a text begins with a letter and is not true, false or null. Objects, numbers and quoted texts do not
+    begin with a letter. Texts with a question mark, which may stand for half a surrogate pair, are excluded.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

@@ -1,7 +1,7 @@
-"""Escaping of names in keys, so that different rows never get the same key.
+"""Escape names in keys, so that different rows never have the same key.
 
 A name without separators is used unchanged. In other names, separators are escaped as in URLs: `:` as `%3A`,
-and so on. A percent sign becomes `%25` where it would read as one of these escapes.
+and so on. A percent sign becomes `%25` if it would otherwise be read as one of these escapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PERCENT = re.compile(_READ_AS_ESCAPE)
 
 
 def escaped(name: Column, separators: str = ":") -> Column:
-    """Return the name with its separators escaped; null for null."""
+    """Return the name with its separators escaped, or null for null."""
     text = F.regexp_replace(name, _READ_AS_ESCAPE, "%25")
     for separator in separators:
         text = F.replace(text, F.lit(separator), F.lit(_ESCAPES[separator]))
@@ -33,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Join several names into one key, unique to these names; null if any name is null."""
+    """Join several names into one key that is unique to them; null if any name is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

@@ -1,12 +1,12 @@
-"""The layout of keys and messages of gold rows, declared once for Spark and for plain Python.
+"""The layout of gold rows' keys and messages, declared once for Spark and plain Python.
 
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
 Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
-value for a row in Python: readers without Spark use it to find exported rows, and to give the same answers.
-In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. Null
-gives null; a key with a null part is null.
+value for a row in Python. Readers without Spark use it to find exported rows, and to return the same values.
+In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. Null results in
+null, and a key with a null part is null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakehouse.streams.messages.key_names import escaped, escaped_text
 
 Row = Mapping[str, Any]
 GROUP_SEPARATORS = ":{}"
-"""Characters that a group's name may not contain if the sink has further keys per group."""
+"""Characters that a group's name may not contain if the sink has additional keys per group."""
 
 
 class OfColumns(Protocol):
@@ -34,7 +34,7 @@ class OfColumns(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """The columns from which the value is computed."""
 
     def __call__(self) -> Column:
         """Return the value as a Column over a gold row."""
@@ -44,7 +44,7 @@ class OfColumns(Protocol):
 
 
 class Value(OfColumns, Protocol):
-    """A value of a message."""
+    """A value in a message."""
 
     def text(self, row: Row) -> str:
         """Return a row's value as JSON text."""
@@ -56,7 +56,7 @@ class _OfColumn:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column, as a tuple of one."""
+        """A tuple that contains the column."""
         return (self.column,)
 
 
@@ -69,11 +69,11 @@ class Plain(_OfColumn):
         return F.col(self.column)
 
     def of(self, row: Row) -> Any:
-        """Return its value."""
+        """Return the column's value."""
         return row[self.column]
 
     def text(self, row: Row) -> str:
-        """Return its value as JSON; NaN and infinities are strings, as Spark writes them."""
+        """Return the column's value as JSON. NaN and infinities are strings, as Spark writes them."""
         value = row[self.column]
         if isinstance(value, float) and not math.isfinite(value):
             return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
@@ -197,23 +197,23 @@ class Name(_OfColumn):
 
 @dataclass(frozen=True)
 class Key:
-    """Several parts joined into one text; a `str` is a literal part."""
+    """Several parts joined into one text. A `str` is a literal part."""
 
     parts: tuple[str | OfColumns, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads, in order."""
+        """The columns that the key's parts read, in order."""
         names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
         return tuple(dict.fromkeys(names))
 
     def __call__(self) -> Column:
-        """Return the key as a string; null if any part is null."""
+        """Return the key as a string, or null if any part is null."""
         columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
         return columns[0] if len(columns) == 1 else F.concat(*columns)
 
     def of(self, row: Row) -> str | None:
-        """Return the key for a row in Python; None if any part is None."""
+        """Return the key for a row in Python, or None if any part is None."""
         values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
         return None if None in values else "".join(map(str, values))
 
@@ -228,7 +228,7 @@ def key(*parts: str | OfColumns) -> Key:
 
 
 def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
-    """Return a key of several columns, different for each combination of values; a `str` is a column name."""
+    """Return a key of several columns, different for each combination of values. A `str` names a column."""
     parts: list[str | OfColumns] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
@@ -246,7 +246,7 @@ class Message:
         return F.struct(*(value().alias(name) for name, value in self.values.items()))
 
     def text(self, row: Row) -> str:
-        """Return the JSON that to_json with nulls writes, except for the form of doubles and whitespace."""
+        """Return the JSON that to_json writes with nulls, apart from whitespace and the form of doubles."""
         pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
         return f"{{{','.join(pairs)}}}"
 
@@ -263,5 +263,5 @@ class Equals:
         return F.col(self.column) == F.lit(self.value)
 
     def of(self, row: Row) -> bool:
-        """Tell whether a row in Python meets the condition."""
+        """Return whether a row in Python meets the condition."""
         return bool(row[self.column] == self.value)

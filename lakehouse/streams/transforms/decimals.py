@@ -1,9 +1,9 @@
-"""Exact sums of decimal(38,9): null only if the total does not fit, however large the intermediate sums are.
+"""Exact sums of decimal(38,9), which are null only if the total does not fit, whatever the intermediate sums.
 
 Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
 back into range. Therefore, for amounts of either sign, the parts below and above 10^15 are summed separately,
-each with room for a billion amounts. The two sums are joined as text, because + on two decimals of 38 digits
-loses one decimal place.
+each with room for a billion amounts. The two sums are joined as text, because adding two decimals of 38
+digits loses one decimal place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 def total(column: str, over: WindowSpec | None = None) -> Column:
     """Return the sum of a column without nulls, as an aggregate or over a window.
 
-    Null if decimal(38,9) cannot hold it.
+    The sum is null if it does not fit in decimal(38,9).
     """
 
     def sum_of(amount: Column) -> Column:
@@ -36,7 +36,7 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
 
 
 def total_of_positive(column: str) -> Column:
-    """Return the same aggregate for amounts that are never negative; it is also null if an amount is null."""
+    """Return the same aggregate for amounts that are never negative. It is null if any amount is null."""
     return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
 
 
@@ -45,7 +45,7 @@ def _high(amount: Column) -> Column:
 
 
 def _put_together(high: Column, low: Column) -> Column:
-    """Return high x 10^15 + low, exact to the last digit; null if it does not fit.
+    """Return high x 10^15 + low, exact to the last digit, or null if it does not fit.
 
     Spark computes a window function once per reference, so each of the two sums is referenced once.
     """

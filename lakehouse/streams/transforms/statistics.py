@@ -6,7 +6,7 @@ for users (avg, variance, percentiles) are derived from the state, so an update 
 Moments: count, mean and M2 (the sum of squared distances from the mean), merged by the pairwise formula of
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
 Quantiles: a KLL sketch by Karnin, Lang and Liberty, "Optimal quantile approximation in streams" (2016), as
-Apache DataSketches implements it: exact up to k values, beyond that within a normalised rank error of
+Apache DataSketches implements it: exact up to k values, beyond that within a normalized rank error of
 2.446 / k^0.9433 in 99 of 100 cases (KllHelper.getNormalizedRankError), 0.23 % at k = 1600. A percentile p is
 the least value whose rank is at least p (nearest rank).
 """
@@ -109,7 +109,7 @@ def rank_error_limit(quantile_k: int) -> float:
 
 
 def slack() -> dict[str, Column]:
-    """Return how much two computations of the same statistics may differ, beyond their own rounding.
+    """Return the allowed differences between two computations of the same statistics, beyond rounding.
 
     The error in a sum of doubles grows with its largest terms, and the error in a deviation with the largest
     values.

@@ -1,8 +1,8 @@
 """Tumbling windows of event time, and tables with statistics of a value per window.
 
-A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
+A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
 epoch. A row is_final once event time has passed the window's end by the grace or, if no event arrives, once
-the wall clock has passed it. A final row stays final, even with a different grace
+the wall clock has. A final row remains final, even with a different grace
 (`lakehouse.engine.progress.finality`). It can still be updated as long as silver accepts records for it.
 """
 
@@ -51,8 +51,8 @@ class Tumbling:
 class StatisticsWindows:
     """The transformations for a table with `lakehouse.streams.transforms.statistics` of `value` per window.
 
-    `grace_s` is how far past its end a window becomes final, in event time or, once no event has arrived for
-    `idle_after_s`, by the wall clock; `quantile_k` is the sketch size.
+    A window becomes final `grace_s` after its end, in event time or, once no event has arrived for
+    `idle_after_s`, by the wall clock. `quantile_k` is the sketch size.
     """
 
     windows: Tumbling
@@ -63,7 +63,7 @@ class StatisticsWindows:
 
     @property
     def schema(self) -> StructType:
-        """One row per group and window; the last columns are only for the next merge."""
+        """One row per group and window. The last columns are only for the next merge."""
         window = described(
             *((name, "string", "Part of the key: what the values are of.") for name in self.windows.by),
             ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
@@ -87,8 +87,8 @@ class StatisticsWindows:
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials that cannot be merged, because their current row has no sketch.
 
-        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may already
-        include rows that arrive here later, and these rows then recompute it again.
+        Maintenance clears the sketch together with m2. A recomputed window keeps only m2, because it may
+        already include rows that arrive here later. These rows then cause another recomputation.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
@@ -109,11 +109,11 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared: event time is not past those windows."""
+        """Return the window start after which no row was cleared, as event time is not past those windows."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
-        """Add the start of its window to each clean row."""
+        """Add its window's start to each clean row."""
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
@@ -127,7 +127,7 @@ class StatisticsWindows:
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
         """Return the earliest and latest end of the windows that become final with this progress.
 
-        Both ends are included; None means no lower bound. A window with the earliest end may already be
+        Both ends are inclusive, and None means no lower bound. A window with the earliest end may already be
         final.
         """
         grace = timedelta(seconds=self.grace_s)
@@ -136,7 +136,7 @@ class StatisticsWindows:
 
 @dataclass(frozen=True)
 class _Folding:
-    """The columns of a fold, built once: changed windows, their states, derived columns, the result."""
+    """A fold's columns, built once: changed windows, their states, derived columns, and the result."""
 
     touched: Column
     states: Columns
@@ -172,7 +172,7 @@ def _folding(table: StatisticsWindows) -> _Folding:
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:
-    """Return a row's message: the columns in `names` under their JSON names, times and statistics."""
+    """Return a row's message, with the columns in `names` under their JSON names, times and statistics."""
     return Message(
         {
             **{name: Plain(column) for name, column in names.items()},
