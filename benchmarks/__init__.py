@@ -1,1 +1,1 @@
-"""Measurements on this machine: `make bench`."""
+"""Measurements of the pipeline on this machine, for example with `make bench`."""

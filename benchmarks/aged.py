@@ -1,8 +1,8 @@
-"""Old tables for `benchmarks.ageing`: what a lake looks like after so many days of running and upkeep.
+"""Old tables for `benchmarks.ageing`, as a lake has them after many days of running and upkeep.
 
-Rows are made by Spark, in the order of time and in files of about the size that maintenance makes. Readers of
-the table skip the commit that adds them, as they skip a compaction. Then the log is made long: commits with
-nothing but their information, each with the checksum that Delta writes beside it.
+Spark generates the rows in time order, in files of about the size that maintenance writes. Readers of a table
+skip the commit that adds the rows, just as they skip a compaction. Then the log is lengthened with commits
+that contain only commit information. Beside each commit is the checksum file that Delta would write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakehouse.storage.tables.log import CHECKPOINT_INTERVAL
 from lakehouse.streams.definition import Stream
 
 DAYS = 90
-"""The age that the numbers of rows below belong to; a lake of fewer days has as many rows a day."""
+"""The age for which the row counts below are meant. Lakes with fewer days have as many rows per day."""
 
 ROWS = 5_000_000
 _FEWER = {
@@ -40,12 +40,12 @@ _FEWER = {
 COMMITS = 10_000
 _LAST = "_last_checkpoint"
 _ROWS_A_FILE = 100_000
-_SKETCHES_KEPT_DAYS = 8  # maintenance clears them once a row is too old to be updated
+_SKETCHES_KEPT_DAYS = 8  # maintenance clears sketches once their rows are too old to be updated
 
 
 @dataclass(frozen=True)
 class _Row:
-    """The columns that the tables' rows are made of: a number from 0 on, and its time."""
+    """The columns from which the tables' rows are generated: a number, starting at 0, and the row's time."""
 
     number: Column
     at: Column
@@ -54,15 +54,16 @@ class _Row:
         return F.element_at(F.array(*map(F.lit, values)), (F.abs(F.hash(self.number)) % len(values) + 1))
 
     def in_turn(self, values: Sequence[str], each: int = 1) -> Column:
-        """Return the values in order, over and over, so that rows of one window have different ones."""
+        """Return a column that cycles through the values, so that they differ within a window."""
         place = F.floor(self.number / each) % len(values) + 1
         return F.element_at(F.array(*map(F.lit, values)), place.cast("int"))
 
 
 def add_rows(lake: Lake, streams: Sequence[Stream], *, days: int, until: datetime) -> None:
-    """Give the streams' tables the rows of the days before a time (UTC); a second call adds them again.
+    """Fill the streams' tables with rows for a number of days before a time (UTC).
 
-    No two of them have the same key. Rows that are in the tables already must be newer.
+    No two rows have the same key. Rows that the tables already contain must be newer. A second call adds the
+    rows again.
     """
     for spec in _specs(streams):
         if spec.cluster_by is not None:
@@ -70,7 +71,7 @@ def add_rows(lake: Lake, streams: Sequence[Stream], *, days: int, until: datetim
 
 
 def lengthen_logs(lake: Lake, streams: Sequence[Stream]) -> None:
-    """Give each of these tables a log of `COMMITS` commits; a rerun changes nothing."""
+    """Lengthen the logs of the streams' tables to `COMMITS` commits. A rerun changes nothing."""
     for spec in _specs(streams):
         _lengthen_log(lake, lake.path(spec.layer, spec.name))
 
@@ -120,7 +121,7 @@ def _columns(spec: TableSpec, row: _Row, until: datetime) -> Mapping[str, Column
 
 
 def _coordinates(row: _Row) -> dict[str, Column]:
-    """Return coordinates before the first real record of a topic."""
+    """Return coordinates that come before a topic's first real record."""
     return {"topic": F.lit("before"), "partition": F.lit(0), "offset": row.number - ROWS * 10}
 
 
@@ -250,7 +251,7 @@ def _letters(row: _Row, _until: datetime) -> dict[str, Column]:
 
 
 def _user(row: _Row) -> Column:
-    return F.format_string("user-%d", row.number * 7919 % 100_000)  # all of them, in another order
+    return F.format_string("user-%d", row.number * 7919 % 100_000)  # every user, in a different order
 
 
 def _value(row: _Row) -> Column:
@@ -258,14 +259,15 @@ def _value(row: _Row) -> Column:
 
 
 def _lengthen_log(lake: Lake, path: str) -> None:
-    """Add commits that change nothing until the log is long enough, with a checkpoint of it every so many.
+    """Add empty commits until the log is long enough, with checkpoints at the usual interval.
 
-    They are names of the same files: to make and to remove as many files would take longer than to measure.
+    The commits and checkpoints are hard links to the same few files. To write and remove as many files would
+    take longer than the measurement.
     """
     log, version = Path(path) / "_delta_log", tables.version_of(lake.spark, path)
     delta.write_checkpoint(delta.log_of(lake.spark, path))
     last = json.loads((log / _LAST).read_text(encoding="utf-8"))
-    (log / f".{_LAST}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
+    (log / f".{_LAST}.crc").unlink(missing_ok=True)  # Hadoop's checksum for the file
     checksum = json.loads((log / f"{version:020}.crc").read_text(encoding="utf-8"))
     commit = {"operation": "STREAMING UPDATE", "isBlindAppend": True, "timestamp": int(time.time() * 1000)}
     commits = range(version + 1, COMMITS)

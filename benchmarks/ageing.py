@@ -1,12 +1,13 @@
-"""What a micro-batch costs on tables of many days, beside the same one on young tables.
+"""The cost of a micro-batch on tables with many days of data, compared with the cost on young tables.
 
     python -m benchmarks.ageing
     python -m benchmarks.ageing --days 10 --days 90 --late 0.01 --json ageing.json --plot ageing.png
 
-Lakes of several ages stand side by side; `benchmarks.aged` makes their rows and their long logs. In each
-round every lake gets the same events, by turns, and catches up with them in some micro-batches, all layers
-together and one after the other. The cost of a step's micro-batch is the CPU and wall time between the ends
-of two; a start is all before the end of the first. A ratio is one to the young lake in the same round.
+Each age has its own lake, for which `benchmarks.aged` creates rows and long logs. In each round, the lakes
+take turns: each gets the same events and catches up in several micro-batches. Each lake does so once with all
+layers together, and once layer by layer. The cost of a step's micro-batch is the CPU and wall time between
+the end of the previous micro-batch and its own end. The cost of a start is the time until every query has
+finished its first micro-batch. Ratios compare a lake with the young lake in the same round.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Aged:
-    """A lake of so many days; 0: young."""
+    """A lake with this many days of data. A young lake has 0 days."""
 
     days: int
     lake: Lake
@@ -61,19 +62,19 @@ class Aged:
 
 @dataclass
 class Clock:
-    """CPU-seconds of the application and wall time, noted with the query's name when a micro-batch ends."""
+    """CPU-seconds of the application and wall time, recorded with the query's name after each micro-batch."""
 
     marks: list[tuple[str, float, float]] = field(default_factory=list)
 
     def mark(self, done: BatchDone | None = None) -> None:
-        """Note a moment."""
+        """Record the current CPU and wall time."""
         cpu_s = sum(map(cpu_seconds, application()))
         self.marks.append(("" if done is None else done.query, cpu_s, time.monotonic()))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every lake gets in a round; `late` is a share of the events, up to seven days late."""
+    """The events for every lake in a round. `late` is the share of events up to seven days late."""
 
     streams: Sequence[Stream]
     events: int
@@ -84,7 +85,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU-seconds and wall seconds of a step in a round on the lake of an age."""
+    """CPU-seconds and wall seconds of a step, in one round, on the lake with this age."""
 
     step: str
     days: int
@@ -109,11 +110,11 @@ def ageing(
     json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
 ) -> None:
-    """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
+    """Measure micro-batches and starts in all layers, on lakes with different ages that take turns."""
     streams = choose(stream or [], load_settings())
     plan, ages = Plan(streams, events, late, by_layer, jobs), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
-    with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then it tells what it has measured
+    with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then the measurements so far are shown
         for number in range(warmup + rounds):
             for one in lakes if number % 2 else lakes[::-1]:
                 found += [cost for cost in _measure(one, plan, number) if number >= warmup]
@@ -145,19 +146,19 @@ def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
 
 
 def _last_hour() -> datetime:
-    """Return an hour's start before any event that has been sent, UTC."""
+    """Return the start of an hour (UTC) before any event that has been sent."""
     return (utc_now() - timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
 
 
 def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
-    """Return the lake of an age, with topics and a Redis database of its own."""
+    """Return the lake for an age, with its own topics and its own Redis database."""
     topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
     base = settings.redis.url.get_secret_value().rpartition("/")[0]
     own = {
         "lake": f"{settings.lake}-{days}",
         "topics": {topic: f"{topic}-{days}" for topic in topics},
         "redis.url": SecretStr(f"{base}/{place}"),
-        "run.max_bytes": 1024,  # a file of the table before, that is: what one micro-batch wrote
+        "run.max_bytes": 1024,  # one file of the previous table, which contains the rows from one micro-batch
     }
     settings = settings.changed(own)
     return Aged(days, Lake(first.spark, settings.lake), settings)
@@ -189,13 +190,13 @@ def _send(one: Aged, stream: Stream, events: int, late: int, seed: int) -> None:
 def _costs(  # noqa: PLR0917
     one: Aged, stream: Stream, layers: Sequence[LayerName], number: int, events: int, title: str
 ) -> Iterator[Cost]:
-    """Catch up, and yield the cost of each query's micro-batches after the first round of them."""
+    """Catch up, and yield the cost of the start and of each query's later micro-batches."""
     clock, settings = Clock(), one.settings.changed({"run.max_records": events // _BATCHES})
     clock.mark()
     options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark)
     run(one.lake, [stream], layers, settings, options)
     queries = [query for query, _, _ in clock.marks]
-    first = len(dict.fromkeys(queries)) - 1  # the mark at which every query has ended once
+    first = len(dict.fromkeys(queries)) - 1  # the mark at which every query has finished one micro-batch
     name = stream.name if len(layers) > 1 else f"{layers[0]} of {stream.name}"
     yield _cost(f"start, {title}{name}", one, number, [_passed(clock, 0, first)])
     steps: Mapping[str, list[tuple[float, float]]] = defaultdict(list)
@@ -208,7 +209,7 @@ def _costs(  # noqa: PLR0917
 
 
 def _job(one: Aged, stream: Stream, layer: LayerName, number: int) -> Cost:
-    """Return what a process of its own takes until the layer has caught up."""
+    """Return the cost of a separate process that runs until the layer has caught up."""
     arguments = ("run", layer, "--stream", stream.name, "--trigger", AVAILABLE_NOW)
     usage = timed(Path(__file__).parents[1], arguments, os.environ | environment(one.settings))
     return Cost(f"process, {layer} of {stream.name}", one.days, number, usage.cpu_s, usage.wall_s)
@@ -220,7 +221,7 @@ def _passed(clock: Clock, since: int, until: int) -> tuple[float, float]:
 
 
 def _cost(step: str, one: Aged, number: int, passed: Sequence[tuple[float, float]]) -> Cost:
-    """Return the mean of some runs of a step as its cost in a round."""
+    """Return a step's cost in a round: the mean of its runs."""
     cpu_s, wall_s = (statistics.mean(part) for part in zip(*passed, strict=True))
     return Cost(step, one.days, number, cpu_s, wall_s)
 
@@ -249,7 +250,7 @@ def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
 
 
 def _ratios(found: Sequence[Cost], ages: Sequence[int]) -> dict[str, dict[int, tuple[float, float]]]:
-    """Return, by step and age, the median ratio of CPU and of wall time to the young lake's."""
+    """Return the median ratios of CPU time and wall time to the young lake, by step and age."""
     by: Mapping[str, dict[tuple[int, int], Cost]] = defaultdict(dict)
     for cost in found:
         by[cost.step][cost.days, cost.round] = cost

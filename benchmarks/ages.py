@@ -1,14 +1,15 @@
-"""The age of events when they first become visible, in gold, in Redis and in a topic.
+"""The age of events when they first become visible in gold, in Redis and in a topic.
 
 The producer of a live load uses each event's due time as its event time, in order and at an even rate. A row
-counts events and has the time of the last one. So each new state of a row tells which events it counts: the
-new ones are assumed to lie evenly between the two last event times; a single one is the last.
+contains the number of its events and the time of the last event. Each new state of a row therefore shows
+which events are new. New events are assumed to be evenly spaced between the old last event time and the new
+last event time. If there is only one new event, it has the last event time.
 
     python -m benchmarks.ages <<< '{"redis": "redis://…", "table": "metrics_1m", …}'
 
-is the process that continuously looks at Redis and at topics, apart from the measured one. For each further
-line on its input it prints how many events it has seen where, and at the end of its input everything it has
-seen.
+starts the process that continuously reads Redis and topics, separate from the measured process. For each
+further input line, it prints the number of events seen in each place. At the end of the input, it prints all
+samples.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ from confluent_kafka import Consumer
 from lakehouse.sinks.redis.rows import row_key
 
 _POLL_S = 0.05
-_WINDOWS_MS = 300_000  # older ones are no longer looked at
+_WINDOWS_MS = 300_000  # older windows are no longer read
 _PARTS = 5
 _SLOT_S = 30
 
 
 @dataclass
 class Ages:
-    """Samples of events: event time (epoch s), age when first seen (s), how many they represent."""
+    """Samples of events: event time (epoch s), age when first seen (s), and the number of events."""
 
     samples: list[tuple[float, float, float]] = field(default_factory=list)
 
     def add_between(self, first_s: float, last_s: float, seen_s: float, events: float) -> None:
-        """Add events that lie evenly after the first time and up to the last."""
+        """Add events that are evenly spaced after the first time, up to and including the last."""
         for part in range(1, _PARTS + 1):
             time_s = first_s + (last_s - first_s) * part / _PARTS
             self.samples.append((time_s, seen_s - time_s, events / _PARTS))
 
     def since(self, time_s: float) -> Ages:
-        """Return the samples of events from a time on."""
+        """Return the samples of events from this time on."""
         return Ages([one for one in self.samples if one[0] >= time_s])
 
     def percentile_s(self, share: float) -> float:
-        """Return the age that this share of the events does not exceed; NaN without events."""
+        """Return the age that this share of the events does not exceed, or NaN if there are no events."""
         ordered = sorted((age, weight) for _, age, weight in self.samples)
         rank, passed = share * sum(weight for _, weight in ordered), 0.0
         for age, weight in ordered:
@@ -63,11 +64,11 @@ class Ages:
         return float("nan")
 
     def first_seen_s(self, time_s: float) -> float:
-        """Return when an event was first seen after a time, in epoch s; raises ValueError if none was."""
+        """Return when an event was first seen after this time, in epoch s. Raises ValueError if none was."""
         return min(seen_s for at_s, age_s, _ in self.samples if (seen_s := at_s + age_s) > time_s)
 
     def worst_s(self) -> list[float]:
-        """Return the greatest age of each half-minute of events."""
+        """Return the greatest age in each half-minute of events."""
         worst: dict[int, float] = {}
         began = min((one[0] for one in self.samples), default=0.0)
         for time_s, age, _ in self.samples:
@@ -78,13 +79,13 @@ class Ages:
 
 @dataclass
 class RowAges(Ages):
-    """Ages by row; each row counts its events and has the time of the last, in epoch milliseconds."""
+    """Ages derived from rows, which contain their number of events and their last event time in epoch ms."""
 
     events: int = 0
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, name: str, row: Mapping[str, Any], now_s: float) -> None:
-        """Record a row as it is seen now; events of a window that was not seen before begin with it."""
+        """Record a row as seen now. The events of a new window are assumed to start with the window."""
         count, last = row["count"], row["lastEventTime"]
         before_count, before_last = self._seen.get(name, (0, row["windowStart"]))
         new = count - before_count
@@ -96,7 +97,7 @@ class RowAges(Ages):
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look: rows of topics by the name of the place, and of a table in Redis, if there is one."""
+    """Where to look for rows: in topics, named by place, and in a table in Redis if one is given."""
 
     servers: str
     topics: Mapping[str, str]
@@ -105,32 +106,32 @@ class Places:
 
 
 class Watcher:
-    """The observing process."""
+    """The separate process that observes rows."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process: Any = process  # with both pipes
+        self._process: Any = process  # stdin and stdout are pipes
 
     def look_at(self, places: Places) -> None:
-        """Say where to look, once; not by an argument, because the URL of Redis has a password."""
+        """Tell the process where to look. An argument would show the password in the Redis URL."""
         self._process.stdin.write(f"{json.dumps(asdict(places))}\n")
         self._process.stdin.flush()
 
     def events(self) -> dict[str, int]:
-        """Return how many events were seen where."""
+        """Return the number of events seen so far, by place."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         found: dict[str, int] = json.loads(self._process.stdout.readline())
         return found
 
     def end(self) -> dict[str, Ages]:
-        """Return what was seen where, and stop."""
+        """Stop the process, and return all samples by place."""
         found, _ = self._process.communicate()
         return {place: Ages([tuple(one) for one in samples]) for place, samples in json.loads(found).items()}
 
 
 @contextmanager
 def watching(places: Places) -> Iterator[Watcher]:
-    """Observe during the block."""
+    """Observe rows in these places during the block."""
     command = [sys.executable, "-m", __name__]
     root = str(Path(__file__).parents[1])
     with subprocess.Popen(
@@ -192,10 +193,11 @@ def _look_at_topics(servers: str, ages: Mapping[str, RowAges], over: threading.E
 
 
 def _row(name: str, row: dict[str, Any], time_ms: int) -> tuple[str, dict[str, Any]]:
-    """Return a row's name with its window's start, and the row with that start and its last event time.
+    """Return a row's name with its window's start, and the row with its start and its last event time.
 
-    The pipeline has the start in the row, Kafka Streams at the end of the key, and what has no window begins
-    with its first event. Kafka Streams gives a row the time of its last event.
+    The pipeline's rows contain the start. In Kafka Streams, the start is at the end of the key. Without a
+    window, the start is the first event's time. In Kafka Streams, the last event time is the record's
+    timestamp.
     """
     last = row.get("lastEventTime", time_ms)
     suffix = name.rpartition(":")[2]
@@ -212,7 +214,7 @@ def _look_at_redis(places: Places, ages: RowAges, over: threading.Event) -> None
         new = [name for name in names if starts[name] > time.time() * 1000 - _WINDOWS_MS]
         found, now_s = (client.mget(new) if new else []), time.time()
         for name, stored in zip(new, found, strict=True):
-            if stored is not None:  # a row that has just expired
+            if stored is not None:  # None is a row that has just expired
                 ages.take(name, json.loads(stored), now_s)
 
 

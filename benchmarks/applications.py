@@ -1,4 +1,4 @@
-"""The pipeline as users start it, in a process of its own, and the resources that applications use."""
+"""The pipeline as users start it, in a separate process, and the resources that applications use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLED_EVERY_S = 0.1
 
 
 class Pipeline:
-    """A running `lakehouse run all`; its output lines are kept in a file under the home."""
+    """A running `lakehouse run all`, whose output lines are written to a file under the home."""
 
     def __init__(self, settings: Settings, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "lakehouse", "run", "all", *arguments]
@@ -38,19 +38,19 @@ class Pipeline:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """Python and its JVM, while they live."""
+        """The Python process and its JVM, as long as they are alive."""
         with suppress(psutil.NoSuchProcess):
             here = psutil.Process(self.popen.pid)
             return [here, *(one for one in here.children() if one.name() == "java")]
         return []
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return its output so far."""
+        """Return the output lines so far."""
         text = self._file.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def await_start(self) -> None:
-        """Wait until it runs; raises LakehouseError if it does not come up."""
+        """Wait until the pipeline runs. Raises LakehouseError if it does not start."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not any(line["message"].startswith("running") for line in self.lines()):
             if self.popen.poll() is not None or time.monotonic() > deadline:
@@ -58,23 +58,23 @@ class Pipeline:
             time.sleep(0.05)
 
     def kill_and_start_again(self) -> None:
-        """Kill its processes at once, and restart it."""
+        """Kill the processes without warning, and start the pipeline again."""
         self.kill()
         self.start()
 
     def stop(self) -> None:
-        """Let it finish and exit."""
+        """Let the pipeline finish its work and exit."""
         self.popen.send_signal(signal.SIGTERM)
         self.popen.wait(_LEAVE_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Kill its processes, if they live."""
+        """Kill the processes if they are alive."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
     def start(self, *, anew: bool = False) -> None:
-        """Start it; its lines follow those of an earlier start, unless it is `anew`."""
+        """Start the pipeline. With `anew`, the output of earlier starts is discarded."""
         with self._file.open("wb" if anew else "ab") as lines, self._errors.open("ab") as errors:
             self.popen = subprocess.Popen(
                 self._command, stdout=lines, stderr=errors, env=self._environment, start_new_session=True
@@ -82,7 +82,7 @@ class Pipeline:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment that points a command of the project to the settings' services and lake."""
+    """Return environment variables that make a command use the services and the lake in these settings."""
     return {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
@@ -99,7 +99,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def pipeline(settings: Settings, *arguments: str) -> Iterator[Pipeline]:
-    """Start `lakehouse run all` with these arguments; it is killed at the end unless it has exited."""
+    """Start `lakehouse run all` with these arguments, and kill it after the block if it still runs."""
     one = Pipeline(settings, arguments)
     try:
         yield one
@@ -109,7 +109,7 @@ def pipeline(settings: Settings, *arguments: str) -> Iterator[Pipeline]:
 
 @dataclass
 class Used:
-    """What processes have used during a block: time, CPU-seconds, and peak resident memory."""
+    """Resources that processes used during a block: time, CPU-seconds, and peak resident memory."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -118,9 +118,9 @@ class Used:
 
 @contextmanager
 def sampled(processes: Callable[[], Sequence[psutil.Process]]) -> Iterator[Used]:
-    """Measure processes inside the block, those that start in it too.
+    """Measure processes during the block, including those that start in it.
 
-    Processes that end in it count up to a tenth of a second before.
+    If a process ends during the block, up to the last tenth of a second is not counted.
     """
     used, over = Used(), threading.Event()
     before = {one.pid: _cpu_s(one) for one in processes()}
@@ -149,7 +149,7 @@ def sampled(processes: Callable[[], Sequence[psutil.Process]]) -> Iterator[Used]
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """Return the CPU time of a JVM with its Python workers, or of any other process without its children."""
+    """Return the CPU time of a process. Only for a JVM does it include children, its Python workers."""
     if process.name() == "java":
         return cpu_seconds(process)
     times = process.cpu_times()

@@ -1,4 +1,4 @@
-"""`make bench`: events per second, CPU-seconds per million events and latency, on embedded services.
+"""`make bench`: events per second, CPU-seconds per million events and latency, on local services.
 
 python -m benchmarks.bench backlog --stream sales --events 1000000
 python -m benchmarks.bench hot
@@ -42,14 +42,14 @@ from lakehouse.streams.definition import Stream
 from lakehouse.streams.registry import BY_DEFAULT, choose
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-_FILE_WIDTH = 160  # columns of a table where there is no terminal; by default 80, which cut figures off
+_FILE_WIDTH = 160  # width without a terminal; the default of 80 would cut off figures
 console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
 METRICS = BY_DEFAULT[:1]
 
 
 @contextmanager
 def bench_services() -> Iterator[Settings]:
-    """Start a broker and a Redis with a temporary home and lake; yield their settings."""
+    """Start a broker and a Redis with a temporary home and lake, and yield the settings for them."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-") as home:
         settings = load_settings().changed({"home": Path(home), "lake": f"{home}/lake", "topics": {}})
         with local_services(settings) as endpoints:
@@ -72,7 +72,7 @@ def backlog(
     wide: Annotated[bool, typer.Option("--wide", help="Two rows for three events, months apart.")] = False,
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
-    """Catch up with a backlog, all layers together, or one after the other with the cost of each."""
+    """Catch up with a backlog: all layers together, or layer by layer with the cost of each layer."""
     streams = choose(stream or ["metrics"], load_settings())
     names = [one.name for one in streams]
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
@@ -126,7 +126,7 @@ def hot(
     events: Annotated[int, typer.Option(min=1, help="Transactions of each run.")] = 1_000_000,
     repeat: Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")] = 2,
 ) -> None:
-    """Compare silver and gold of transactions with and without one user who has half of the traffic."""
+    """Compare silver and gold of transactions with and without a user who causes half of the traffic."""
     streams = choose(["transactions"], load_settings())
     table = Table(title=f"{events:,} transactions, with one user's share of them")
     for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
@@ -163,7 +163,7 @@ def closing(
     calls: Annotated[int, typer.Option(min=1, help="How many one-sided calls are to close.")] = 20,
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
 ) -> None:
-    """Measure how long after its due time a call is closed while both topics are silent."""
+    """Measure how long after its due time a call is closed when both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
     with bench_services() as defaults, open_lake(defaults, "bench closing", brief=False) as lake:
         settings = defaults.changed({"streams": {"calls": {"gap": "1s", "grace": "20s"}}})

@@ -1,13 +1,13 @@
-"""`make chaos`: the pipeline under load while its processes, services and disk fail; then the books.
+"""`make chaos`: run the pipeline under load while its processes, services and disk fail, then check it.
 
     python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
 
-Four processes, one per layer, run all streams; or one process runs all layers (--way together); or these two
-ways take turns (--way turns); or four jobs are submitted to a standalone cluster (--way cluster). With
---mixed, topics have different formats, payments are repeated, corrected and deleted, and the schema registry
-goes away, too (it needs Java 21). A supervisor restarts each process that ends. Faults follow a seeded
-schedule (tests/chaos). At the end every table, topic and Redis row is compared with the oracles of
-tests/oracles. Exits with 1 at the first difference.
+By default, four processes run all streams, one for each layer. With --way together, a single process runs all
+layers. With --way turns, these two ways alternate. With --way cluster, four jobs are submitted to a
+standalone cluster. With --mixed, topics have different formats; payments are repeated, corrected and deleted;
+and the schema registry, which needs Java 21, also fails. A supervisor restarts each process that ends. Faults
+follow a seeded schedule (tests/chaos). At the end, every table, topic and Redis row is compared with the
+oracles in tests/oracles. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def chaos(
         Path | None, typer.Option(help="An empty directory to keep; default: a lost one.")
     ] = None,
 ) -> None:
-    """Run the pipeline under faults, let it recover, and compare everything with the oracles."""
+    """Run the pipeline under faults, let it recover, and compare all results with the oracles."""
     unknown = sorted(set(fault or ()) - FAULTS.keys())
     if unknown:
         raise typer.BadParameter(f"no such fault: {', '.join(unknown)}; known: {', '.join(FAULTS)}")

@@ -1,7 +1,7 @@
-"""`make exact`: 600,000 events at 10,000/s, caught up with, and every window compared with an oracle.
+"""`make exact`: send 600,000 events at 10,000/s, catch up, and compare every window with an oracle.
 
-The events are read back from the topic by a client of its own and judged by tests/oracles, plain Python
-that shares nothing with the pipeline. Exits with 1 at the first difference.
+A separate client reads the events back from the topic. tests/oracles, plain Python that shares no code with
+the pipeline, validates them. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def exact(
     rate: Annotated[float, typer.Option(min=1, help="Events a second.")] = 10_000,
     seconds: Annotated[float, typer.Option(min=1, help="How long to send.")] = 60,
 ) -> None:
-    """Send, catch up, and compare bronze, silver, dead letters and gold with what was sent."""
+    """Send events, catch up, and compare bronze, silver, dead letters and gold with the events sent."""
     with bench_services() as settings, open_lake(settings, "exact", brief=False) as lake:
-        # A first event gives silver a watermark; without one nothing would be late.
+        # The first event gives silver a watermark. Without a watermark, nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
         run(lake, METRICS, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         events = int(rate * seconds)
@@ -99,7 +99,7 @@ def _differences(settings: Settings, sent: int) -> Iterator[str]:
 
 
 def _judge_topic(settings: Settings) -> dict[Coordinates, Judged]:
-    """Judge the topic's records; only the landing time is taken from bronze."""
+    """Validate the topic's records with the oracle. Only the landing time comes from bronze."""
     landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()

@@ -1,9 +1,9 @@
-"""How long suites take: gold.metrics_1m of a million windows, and the silver rows that they are made from.
+"""How long suites take on a million windows in gold.metrics_1m, and on the silver rows behind them.
 
 python -m benchmarks.expectations --rows 1000000
 
-Rows are made by Spark, not by the pipeline, in a lake of their own; the suites and what runs them are the
-product's.
+Spark generates the rows in a separate lake, without the pipeline. The suites, and the code that runs them,
+are the product's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SERVICES = 1_000
 
 @app.command()
 def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> None:
-    """Make the tables, run their suites and print the seconds of each, from first read to last finding."""
+    """Create the tables, run their suites, and print the seconds that each suite takes."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings().changed({"home": Path(directory), "lake": f"{directory}/lake"})
@@ -56,7 +56,7 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
 
 
 def _fill(lake: Lake, rows: int) -> None:
-    """One event a window: its service, its minute, its value."""
+    """Write one event per window, with a service, a minute and a value, and its gold row."""
     events = lake.spark.range(rows).selectExpr(
         f"concat('service ', id % {SERVICES}) AS service_id",
         "'latency_ms' AS metric_name",

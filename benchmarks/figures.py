@@ -1,4 +1,4 @@
-"""Figures of some rounds: as a table with their medians and spread, as JSON, and as a plot."""
+"""Figures from several rounds, as a table with medians and spread, as JSON, and as a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = {PIPELINE: "tab:blue", KAFKA_STREAMS: "tab:orange"}
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured in a round, by name with the unit in it, and of which system."""
+    """The figures of one system in one round, by name. A name includes the unit."""
 
     who: str
     round: int
@@ -25,7 +25,7 @@ class Measured:
 
 
 def show(console: Console, title: str, found: Sequence[Measured]) -> None:
-    """Print each figure's median, minimum and maximum."""
+    """Print the median, minimum and maximum of each figure."""
     table = Table(title=f"{title}; median (least to greatest)")
     table.add_column("")
     everybody = _everybody(found)
@@ -43,7 +43,7 @@ def write(file: Path | None, found: Sequence[Measured]) -> None:
 
 
 def draw(file: Path | None, title: str, found: Sequence[Measured], names: Sequence[str]) -> None:
-    """Plot some of the figures, with a dot per round, if a file is given."""
+    """Plot the named figures, with a dot for each round, if a file is given."""
     if file is None:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, which only a plot needs

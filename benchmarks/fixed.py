@@ -1,10 +1,10 @@
-"""The fixed cost of starts, and from how many rows on generated code pays off.
+"""The fixed cost of starts, and the number of rows from which generated code pays off.
 
     python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper, by rows
     python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
     python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
 
-The other checkout runs in this one's environment.
+The other checkout runs in the environment of this checkout.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _lake() -> Iterator[tuple[Lake, Settings]]:
 
 
 def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFrame:
-    """Land a load of metrics as one commit of bronze, and return its rows."""
+    """Land a load of metrics as one bronze commit, and return its rows."""
     now, path = datetime.now(UTC), lake.path("bronze", "metrics_events")
     load = Load("metrics", events, span_s=5, seed=number)
     rows = [
@@ -74,7 +74,7 @@ def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFra
 
 @app.command()
 def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 12) -> None:
-    """Print what judging and folding cost interpreted and generated, by the number of rows."""
+    """Print the cost of judging and folding, with interpreted and generated code, by number of rows."""
     table = Table("rows", "judge interpreted, s", "generated, s", "partial interpreted, s", "generated, s")
     with _lake() as (lake, settings):
         lake.ensure(bronze.spec(METRICS.sources[0]))
@@ -115,7 +115,7 @@ def starts(
     events: Annotated[int, typer.Option(min=1, help="Events of each stream.")] = 3_000,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each tree.")] = 1,
 ) -> None:
-    """Print how long a cold catch-up, a restarted layer and commands take, from process start to end."""
+    """Print the cost of a cold catch-up, a restarted layer and commands, from process start to end."""
     found: dict[str, dict[Path, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     trees = [ROOT, *(one.resolve() for one in tree or [])]
     for number in range(rounds):
@@ -166,17 +166,17 @@ def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
 
 
 def timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Usage:
-    """Measure a command of a checkout from its start to its end."""
+    """Measure a command from a checkout, from its start to its end."""
     process = _started(root, arguments, environment)
     usage = _used_until(process, lambda: False)
-    if process.returncode not in (0, 1):  # 1: the samples are older than an expectation likes, say
+    if process.returncode not in (0, 1):  # 1: for example, the samples are too old for an expectation
         console.print(f"{root.name}: {arguments[0]} ended with {process.returncode}", style="red")
         raise typer.Exit(1)
     return usage
 
 
 def _to_commit(root: Path, layer: str, settings: Settings, environment: Mapping[str, str]) -> Usage:
-    """Measure a layer until it has written the waiting micro-batch, and let it finish."""
+    """Measure a layer until it has committed the waiting micro-batch, then let it finish."""
     table = "metrics_1m" if layer == "gold" else "metrics_events"
     log = Path(settings.lake, layer, table, "_delta_log")
     before = set(log.glob("*.json"))
@@ -190,7 +190,7 @@ def _to_commit(root: Path, layer: str, settings: Settings, environment: Mapping[
 def _to_first_line(
     root: Path, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[Usage, Usage]:
-    """Measure a command until it first says something, warnings of the JVM aside, and until it ends."""
+    """Measure a command until its first output, except JVM warnings, and until its end."""
     with tempfile.NamedTemporaryFile() as said:
 
         def has_spoken() -> bool:
@@ -213,11 +213,11 @@ def _started(
 
 
 def _used_until(process: subprocess.Popen[bytes], is_reached: Callable[[], bool]) -> Usage:
-    """Return what a session's processes use until something is reached, or its leader ends."""
+    """Return the resources that a session's processes use until a condition holds or the leader ends."""
     began, cpu_s = time.monotonic(), dict[int, float]()
     while process.poll() is None and not is_reached():
         for pid in psutil.pids():
-            with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
+            with suppress(psutil.Error, OSError):  # the process has ended, or belongs to another user
                 if os.getsid(pid) == process.pid:
                     times = psutil.Process(pid).cpu_times()
                     cpu_s[pid] = times.user + times.system

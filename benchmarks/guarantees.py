@@ -1,10 +1,11 @@
-"""The cost of the guarantees: the same backlog through all layers, with each of them and without.
+"""The cost of the guarantees: the same backlog in all layers, with and without each guarantee.
 
     python -m benchmarks.guarantees --events 300000 --rounds 2
 
-Every variant has its own lake, output topics and Redis. The variants take turns, so that other load on the
-machine affects all of them. The product has no switch for a guarantee; other functions replace its own.
-Micro-batches are a tenth of the backlog. None is sent in slices, which have a producer of their own.
+Every variant has its own lake and output topics, and an empty Redis. The variants take turns, so that other
+load on the machine affects all of them. The product has no switch for a guarantee; instead, its functions are
+replaced. Micro-batches are a tenth of the backlog. No micro-batch is sent in slices, because slices use a
+separate producer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ STREAMS = [one for one in BY_DEFAULT if one.name in ("metrics", "transactions")]
 
 @contextmanager
 def no_delta_transactions() -> Iterator[None]:
-    """Write to Delta without transactions: how far queries have read is known to this process only."""
+    """Write to Delta without transactions. Only this process knows how far queries have read."""
     noted, finish = defaultdict[str, dict[str, int]](dict), Commit.finish
 
     def finish_without(commit: Commit, moves: Sequence[Move] = ()) -> int:
@@ -71,7 +72,7 @@ def no_delta_transactions() -> Iterator[None]:
 
 @contextmanager
 def no_kafka_transactions() -> Iterator[None]:
-    """Send rows with acks=all and wait for them, without idempotence, transactions or progress in Kafka."""
+    """Send rows with acks=all and wait for them, without idempotence, transactions or positions in Kafka."""
 
     def connected(sink: Any) -> KafkaProducer:
         if sink._producer is None:
@@ -100,7 +101,7 @@ def no_kafka_transactions() -> Iterator[None]:
 
 @contextmanager
 def no_redis_guard() -> Iterator[None]:
-    """Set rows and each group's latest row unconditionally, and do not check whether Redis has all."""
+    """Set rows and each group's latest row unconditionally, and do not check if Redis has lost rows."""
 
     def write(sink: Any, changes: Sequence[Change], *, after: Put) -> Put:
         for first in range(0, len(changes), CALL_ROWS):
@@ -118,7 +119,7 @@ def no_redis_guard() -> Iterator[None]:
 
 @contextmanager
 def no_guarantee() -> Iterator[None]:
-    """Switch off all three."""
+    """Switch off all three guarantees."""
     with no_delta_transactions(), no_kafka_transactions(), no_redis_guard():
         yield
 
@@ -134,7 +135,7 @@ VARIANTS: Mapping[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """Mean seconds of a layer, and CPU-seconds of the application."""
+    """Mean seconds of a layer, and mean CPU-seconds of the application."""
 
     wall_s: float
     cpu_s: float
@@ -145,7 +146,7 @@ def guarantees(
     events: Annotated[int, typer.Option(min=10, help="Events of both streams together.")] = 300_000,
     rounds: Annotated[int, typer.Option(min=1, help="How often each variant is measured.")] = 2,
 ) -> None:
-    """Run metrics and transactions with each guarantee and without, and print what each takes."""
+    """Run metrics and transactions with and without each guarantee, and print the costs."""
     found: dict[tuple[str, LayerName], list[Usage]] = defaultdict(list)
     with (
         bench_services() as settings,
@@ -156,7 +157,7 @@ def guarantees(
             send(Load(stream.name, events // len(STREAMS), seed=seed), settings)
         _catch_up(spark, settings, events)
         for number in range(rounds):
-            # Each round begins with another variant, so that none is always the first or the last.
+            # Each round begins with a different variant, so that no variant is always first or last.
             names = list(VARIANTS)
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 with VARIANTS[name]():
@@ -169,7 +170,7 @@ def guarantees(
 
 
 def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[LayerName, Usage]:
-    """Run all layers in an environment of their own and return what each used."""
+    """Run all layers in a separate lake, and return the resources that each layer used."""
     name = uuid.uuid4().hex[:8]
     topics_out = [table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic]
     own = settings.changed(
@@ -197,7 +198,7 @@ def _mean(usages: Sequence[Usage]) -> Figures:
 
 
 def _report(events: int, rounds: int, found: Mapping[tuple[str, LayerName], Figures]) -> None:
-    """Print a line per variant, with the product's cost as a multiple of it."""
+    """Print a line for each variant. The last figure is the product's cost divided by the variant's."""
     whole = {name: _total([found[name, layer] for layer in LAYERS]) for name in VARIANTS}
     base = whole["as it is"]
     console.print(

@@ -1,4 +1,4 @@
-"""What a JVM's heap holds, from its log of collections."""
+"""The use of a JVM's heap, read from its garbage collection log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS = "JDK_JAVA_OPTIONS"
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection: what was used before and after it, of how much, and how long all threads stood still."""
+    """A garbage collection: heap use before and after, the heap's size, and the pause of all threads."""
 
     is_full: bool
     before_mb: int
@@ -26,9 +26,9 @@ class Collection:
 
 @dataclass(frozen=True)
 class Heap:
-    """What some collections say: the most that was used before one and after one, and their time.
+    """A summary of garbage collections: the greatest heap use before and after any of them, and their time.
 
-    What is left after a full one is in use. What is left after another one may be garbage, too.
+    After a full collection, all remaining memory is in use. After any other collection, some may be garbage.
     """
 
     before_mb: int
@@ -38,7 +38,7 @@ class Heap:
 
 
 def collections(text: str) -> list[Collection]:
-    """Return the collections of a log that was written with -Xlog:gc."""
+    """Return the garbage collections in a log that was written with -Xlog:gc."""
     return [
         Collection(kind == "Full", int(before), int(after), int(committed), float(ms) / 1000)
         for kind, before, after, committed, ms in _PAUSE.findall(text)
@@ -46,7 +46,7 @@ def collections(text: str) -> list[Collection]:
 
 
 def summed(found: Sequence[Collection]) -> Heap:
-    """Return what several collections say together."""
+    """Return the summary of several garbage collections."""
     return Heap(
         max((one.before_mb for one in found), default=0),
         max((one.after_mb for one in found), default=0),
@@ -56,35 +56,35 @@ def summed(found: Sequence[Collection]) -> Heap:
 
 
 class HeapLog:
-    """The collections of one process, from now on."""
+    """The garbage collections of one process from now on."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._begin = file.stat().st_size if file.exists() else 0
 
     def heap(self) -> Heap:
-        """Return what the collections since then say."""
+        """Return the summary of the garbage collections since this object was created."""
         return summed(collections(self._file.read_bytes()[self._begin :].decode()))
 
 
 def heap_of(directory: Path) -> Heap:
-    """Return what the collections of all JVMs say that noted them there; the most of any one of them."""
+    """Return the summary of the garbage collections that all JVMs have logged in a directory."""
     return summed([one for log in directory.glob("gc-*.log") for one in collections(log.read_text())])
 
 
 def log_of(directory: Path, pid: int) -> Path:
-    """Return the file in which a JVM that started under `logged` notes its collections."""
+    """Return the log file of a JVM that started within `logged`."""
     return directory / f"gc-{pid}.log"
 
 
 def option(directory: Path) -> str:
-    """Return the option that makes a JVM do so."""
+    """Return the JVM option that logs garbage collections."""
     return f"-Xlog:gc:file={directory}/gc-%p.log"
 
 
 @contextmanager
 def logged(directory: Path) -> Iterator[None]:
-    """Make the JVMs that start inside the block, and their children's, note their collections."""
+    """Make JVMs that are started during the block, directly or by children, log garbage collections."""
     before = os.environ.get(_OPTIONS)
     directory.mkdir(parents=True, exist_ok=True)
     os.environ[_OPTIONS] = option(directory)

@@ -1,11 +1,11 @@
-"""What ids cost silver, with millions of them in the table: the start, and each micro-batch.
+"""The cost of ids when silver has millions of them, for the start and for each micro-batch.
 
     python -m benchmarks.ids
 
-A silver table of payments gets ten million rows of a month, in an order of its own. Then the fingerprints are
-read, as a step does at its start, and micro-batches are judged and settled: of new ids alone, and with some
-that repeat or correct rows of anywhere in the month. What a micro-batch costs without ids is what judging
-costs. Medians of the rounds, without the first two.
+A silver table of payments gets ten million rows from one month, in time order but not in order of their ids.
+As in a step's start, the fingerprints are read. Then micro-batches are judged and settled. Some contain only
+new ids; others also contain records that repeat or correct rows from anywhere in the month. Without ids, a
+micro-batch costs only the judging. Figures are medians of the rounds, without the first two.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ids(
     known: Annotated[int, typer.Option(min=0, help="How many of them have ids that silver has.")] = 100,
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="Micro-batches of each kind.")] = 8,
 ) -> None:
-    """Print wall and CPU seconds of the start and of micro-batches, with and without ids."""
+    """Print wall and CPU seconds for the start and for micro-batches, with and without ids."""
     settings = load_settings()
     with TemporaryDirectory() as directory, start_session(settings, "ids", brief=False) as spark:
         table = Table(title=f"{rows:,} ids in silver, micro-batches of {batch:,}")
@@ -97,7 +97,7 @@ def _source(sequence_by: str | None) -> Source:
 
 
 def _fill(spark: SparkSession, path: str, rows: int) -> None:
-    """Write the rows that judging the records would give, without judging ten million of them."""
+    """Write the rows that judging would produce, instead of judging ten million records."""
     number = F.col("id")
     columns = {
         "id": F.format_string("payment-%d", number),
@@ -118,7 +118,7 @@ def _fill(spark: SparkSession, path: str, rows: int) -> None:
 
 
 def _judged(spark: SparkSession, source: Source, count: int, repeats: int, first: int) -> DataFrame:
-    """Judge records of new ids, but for some with ids of anywhere among the first rows, a version later."""
+    """Judge records with new ids, and `repeats` records with ids from the first rows and a later version."""
     new = spark.range(first, first + count - repeats).select(
         F.col("id").alias("number"), F.lit(1).alias("version")
     )
@@ -146,7 +146,7 @@ def _at_ms(number: Column) -> Column:
 
 
 def _bronze(records: DataFrame) -> DataFrame:
-    """Return records by their numbers and versions: each number is of one second of the month."""
+    """Return bronze rows for records with these numbers and versions. A number determines a second."""
     number = F.col("number")
     at_ms = _at_ms(number)
     text = '{"id":"payment-%1$d","version":%2$d,"user":"u%3$d","amount":%4$d,"timestamp":%5$d}'

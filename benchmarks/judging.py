@@ -1,12 +1,12 @@
-"""What judging a record costs, by the form of its contract, such as flat or nested, and by its format.
+"""The cost of judging a record, by the shape of its contract, such as flat or nested, and by its format.
 
     python -m benchmarks.judging
     python -m benchmarks.judging --only "flat, milliseconds"        four formats of the same records
 
-Each contract has a string, a word, a whole number, a boolean and an event time. The same records, which keep
-it, are judged by turns with those of the other contracts and formats, and the result is thrown away. Those
-that are not JSON have a schema that the lake keeps; its id is looked for in the records each time. The median
-of the rounds is printed, without the first two, in which Spark's code is compiled.
+Each contract consists of two strings, an integer, a boolean and an event time. Contracts and formats take
+turns. The same valid records are judged each time, and the result is discarded. For formats other than plain
+JSON, the lake stores the schemas, and each run searches the records for schema ids. The printed figure is the
+median of the rounds, without the first two, in which Spark compiles code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def judging(
     only: Annotated[str, typer.Option(help="Judge those alone whose name begins so.")] = "",
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="How often each is judged.")] = 7,
 ) -> None:
-    """Print events per second and CPU time by the form of the contract."""
+    """Print events per second and CPU time by contract and format."""
     with TemporaryDirectory() as directory, start_session(load_settings(), "judging", brief=False) as spark:
         rows = {
             name: _stored(spark, Path(directory, str(number)), text, records)
@@ -116,7 +116,7 @@ def _source(domain: str, length: str, at: str) -> Source:
 
 
 def _stored(spark: SparkSession, path: Path, text: str, records: int) -> DataFrame:
-    """Write records as bronze has them, and return them."""
+    """Write records in bronze's columns, and return them."""
     number = F.col("id")
     values = (number % 50, number % 1000, number % 3 == 0, number % 100_000, number % 60)
     known = {
@@ -138,7 +138,7 @@ def _stored(spark: SparkSession, path: Path, text: str, records: int) -> DataFra
 
 
 def _encoded(rows: DataFrame, source: Source, lake: str) -> DataFrame:
-    """Write the records in the source's format, with the schema that the lake keeps, and return them."""
+    """Write the records in the source's format, with a schema that is stored in the lake; return them."""
     schema = schema_of_contract(source, source.format)
     kept = Path(lake, DIRECTORY, f"{_SCHEMA_ID}.json")
     kept.parent.mkdir(parents=True)

@@ -1,15 +1,16 @@
-"""How old events are in gold, in Redis and in the topics out while they arrive, and what that takes.
+"""The age of events in gold, in Redis and in output topics under a live load, and the resources used.
 
 python -m benchmarks.live --rate 10000 --seconds 120 --rounds 3 --peer --json live.json --plot live.png
 python -m benchmarks.live --stream metrics --stream calls --stream sales --stream transactions --rate 2500
 python -m benchmarks.live --kill-after 30
 python -m benchmarks.live --rate 5000 --s3-wait-ms 30
 
-`lakehouse run all` runs as a process, events come from another, and a third looks at Redis and the topic of
-metrics. In gold an event is there with the first commit of a table that has an event as late, and sent when
-the export says that it has sent that commit; this is what is told of other streams. With `--peer` a Kafka
-Streams application of the same streams takes turns, whose topics are looked at. With `--s3-wait-ms` the lake
-is on a SeaweedFS behind a proxy that waits, and gold is not looked at.
+`lakehouse run all` runs in one process, and events come from a second. For metrics, a third process reads
+Redis and the output topic. An event is in gold at the first commit that contains an event with the same or a
+later time. It is sent when the export reports that it has sent that commit; streams other than metrics are
+measured this way. With `--peer`, a Kafka Streams application for the same streams takes turns with the
+pipeline, and its topics are read. With `--s3-wait-ms`, the lake is on a SeaweedFS behind a proxy that delays
+requests, and gold is not measured.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from tests.support import seaweed
 
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 _DRAIN_TIMEOUT_S = 60.0
-_DRAIN_S = 30.0  # where nobody sees when all are there
+_DRAIN_S = 30.0  # how long to wait if nothing observes that all events have arrived
 _LAYERS: Sequence[str] = LAYERS
 
 app = typer.Typer(add_completion=False)
@@ -57,7 +58,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of each round; `rate` is per stream."""
+    """The plan for each round. `rate` is the rate of each stream."""
 
     streams: Sequence[str]
     rate: float
@@ -69,13 +70,13 @@ class Plan:
 
     @property
     def events(self) -> float:
-        """How many events are measured, of all streams."""
+        """The number of measured events in all streams."""
         return self.rate * self.seconds * len(self.streams)
 
 
 @dataclass
 class Round:
-    """The findings of a round: ages by place, and the resources of the application."""
+    """The results of a round: ages by place, and the resources that the application used."""
 
     ages: dict[str, Ages] = field(default_factory=dict)
     cores: float = 0.0
@@ -85,7 +86,7 @@ class Round:
     killed_at_s: float | None = None
 
     def figures(self) -> dict[str, float]:
-        """Return the figures by name."""
+        """Return all figures by name."""
         found = {
             f"{name} to {place}, s": ages.percentile_s(share)
             for place, ages in sorted(self.ages.items())
@@ -125,7 +126,7 @@ def live(
     json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
 ) -> None:
-    """Measure the age of events in freshly started applications, after a warm-up."""
+    """Measure the age of events in applications that are freshly started and warmed up."""
     names = [one.name for one in choose(stream or ["metrics"], load_settings())]
     if with_peer and kill_after is not None:
         raise typer.BadParameter("the peer is not killed")
@@ -185,7 +186,7 @@ def _measure(plan: Plan) -> Round:
 
 @contextmanager
 def _on_s3(settings: Settings, wait_ms: float) -> Iterator[Settings]:
-    """Run a store of S3, with a proxy before it that waits; yield settings of a lake there."""
+    """Run an S3 store behind a proxy that delays requests, and yield settings for a lake there."""
     with seaweed.running(settings.home / "weed") as store, proxy.before(store) as between:
         between.wait_s = wait_ms / 1000
         access = {"s3.endpoint": between.endpoint, "s3.access_key": seaweed.WRITER[0]}
@@ -209,7 +210,7 @@ def _measure_peer(plan: Plan) -> Round:
         with sampled(lambda: [one.process]) as used:
             Producers(plan, settings, plan.seconds, seed=2).wait()
         if several:
-            time.sleep(_DRAIN_S)  # as long as the pipeline has
+            time.sleep(_DRAIN_S)  # as long as for the pipeline
         else:
             _await_events(plan, watcher)
         found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
@@ -231,7 +232,7 @@ def _watcher_of(plan: Plan, settings: Settings, stack: ExitStack) -> Watcher | N
 
 
 def places_of_metrics(settings: Settings) -> Places:
-    """Return where the pipeline sends metrics by the minute."""
+    """Return the places to which the pipeline exports metrics per minute."""
     url = settings.redis.url.get_secret_value()
     topic = settings.topic("metrics-aggregated-1m")
     return Places(settings.kafka.bootstrap_servers, {"topic": topic}, url, "metrics_1m")
@@ -239,14 +240,14 @@ def places_of_metrics(settings: Settings) -> Places:
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:
     if watcher is None:
-        time.sleep(_DRAIN_S)  # events that are not visible by then do not count
+        time.sleep(_DRAIN_S)  # events that become visible later are not counted
         return {}
     _await_events(plan, watcher, one)
     return watcher.end()
 
 
 def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> None:
-    """Wait until every event has been seen everywhere; raises LakehouseError where that takes too long."""
+    """Wait until every event has been seen in every place. Raises LakehouseError after a minute."""
     total = round(plan.rate * plan.warmup_seconds) + round(plan.rate * plan.seconds)
     deadline = time.monotonic() + _DRAIN_TIMEOUT_S
     while set(found := watcher.events().values()) != {total}:
@@ -257,9 +258,9 @@ def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> 
 
 
 class Producers:
-    """Processes that send events of each stream.
+    """Processes that send events, with one process for each stream.
 
-    In the process of a driver, which calls the JVM thousands of times a second, the two would slow each other
+    A driver calls the JVM thousands of times a second. If it also sent the events, both would slow each other
     down.
     """
 
@@ -277,17 +278,17 @@ class Producers:
         ]
 
     def are_done(self) -> bool:
-        """Whether everything is sent, or will never be."""
+        """Whether all processes have ended, successfully or not."""
         return all(one.poll() is not None for one in self._processes)
 
     def stop(self) -> None:
-        """Send no more, and wait until what was sent is acknowledged."""
+        """Stop sending, and wait until all events that were sent are acknowledged."""
         for one in self._processes:
             one.terminate()
             one.wait()
 
     def wait(self) -> None:
-        """Wait until everything is sent; raises LakehouseError where it is not."""
+        """Wait until all events are sent. Raises LakehouseError if a process fails."""
         if any(one.wait() for one in self._processes):
             raise LakehouseError("a producer has failed")
 
@@ -295,7 +296,7 @@ class Producers:
 def _ages_in_lake(
     settings: Settings, streams: Sequence[str], lines: Sequence[dict[str, Any]] | None
 ) -> dict[str, Ages]:
-    """Return ages in gold and, with the lines of the pipeline, in what it has sent."""
+    """Return the ages in gold and, given the pipeline's output lines, of the events that it has sent."""
     lake, found = Path(settings.lake), {}
     for stream in choose(streams, settings):
         table = stream.gold[0]
@@ -317,7 +318,7 @@ def _ages_in_lake(
 
 @dataclass(frozen=True)
 class _Commit:
-    """A version of a table, when it was written, and the greatest event time that came with it; epoch s."""
+    """A table version, the time when it was written, and the greatest event time that it added (epoch s)."""
 
     version: int
     at_s: float
@@ -325,15 +326,15 @@ class _Commit:
 
 
 def _sent(lines: Sequence[dict[str, Any]], table: str) -> Iterator[tuple[float, int]]:
-    """Yield when each micro-batch of a table's export was done, and the last version that it sent."""
+    """Yield the end of each micro-batch of a table's export, and the last version that it sent."""
     for line in lines:
         is_export = line["kind"] == "batch" and (line["layer"], line["table"]) == ("export", table)
-        if is_export and line["batch"] is not None:  # null: rows that Redis had lost
+        if is_export and line["batch"] is not None:  # None: the export restored rows that Redis had lost
             yield datetime.fromisoformat(line["at"]).timestamp(), line["batch"]
 
 
 def _commits(table: Path, column: str) -> Iterator[_Commit]:
-    """Yield each version of a table, with the greatest time in its new files."""
+    """Yield each version of a table with the greatest time in its new files."""
     for log, actions in _log(table):
         files = [one["add"]["path"] for one in actions if one.get("add", {}).get("dataChange")]
         columns = (pq.read_table(table / name, columns=[column]) for name in files)
@@ -343,7 +344,7 @@ def _commits(table: Path, column: str) -> Iterator[_Commit]:
 
 
 def _commits_by_silver(lake: Path, table: GoldTable) -> Iterator[_Commit]:
-    """Yield the same of a gold table without event times, by the rows of silver that it has merged."""
+    """Yield each version of a gold table without event times, with the greatest time in the merged silver."""
     (name,) = table.reads
     silver, last_s = list(_commits(lake / "silver" / name, "event_time")), 0.0
     for log, actions in _log(lake / "gold" / table.name):
@@ -353,13 +354,13 @@ def _commits_by_silver(lake: Path, table: GoldTable) -> Iterator[_Commit]:
 
 
 def _log(table: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """Yield the file of each commit of a table, and its actions."""
+    """Yield the log file of each commit to a table, and its actions."""
     for log in sorted((table / "_delta_log").glob("*.json")):
         yield log, [json.loads(line) for line in log.read_text().split("\n") if line]
 
 
 def _ages_by(lasts: Sequence[tuple[float, float]]) -> Ages:
-    """Return the ages of events at an even rate, from the latest event at each time."""
+    """Return the ages of evenly spaced events, given the latest event time at each moment."""
     ages, before = Ages(), 0.0
     for at_s, last_s in lasts:
         if before and last_s > before:
@@ -369,7 +370,7 @@ def _ages_by(lasts: Sequence[tuple[float, float]]) -> Ages:
 
 
 def _steps(lines: Sequence[dict[str, Any]], wall_s: float) -> dict[str, list[float]]:
-    """Return by query how many steps a minute there were, and their mean seconds."""
+    """Return the number of steps per minute and their mean seconds, by query."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         if line["kind"] == "batch":

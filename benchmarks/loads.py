@@ -1,4 +1,4 @@
-"""The loads that benchmarks send one after the other: of few rows, or wide."""
+"""Loads that benchmarks send one after the other, with few rows or with many ("wide")."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from lakehouse.dev.samples.loads import Load
 
 _NINETY_DAYS_S = 90 * 86_400.0
 _WIDE: Mapping[str, tuple[Mapping[str, float], float]] = {
-    "metrics": ({"services": 1}, 60 / 5),  # of five metrics each
+    "metrics": ({"services": 1}, 60 / 5),  # with five metrics each
     "calls": ({"alone": 0.75}, 0),
     "sales": ({}, 0),
     "transactions": ({"users": 5}, 300 / 5),
 }
-"""The shape of a stream's events, and the length of a window by the number of keys, in seconds; 0 without."""
+"""For each stream, the shape of its events, and its window length divided by the number of keys, in seconds.
+
+The length is 0 for a stream without windows.
+"""
 
 
 def in_turn(stream: str, sizes: Sequence[int], *, wide: bool = False) -> list[Load]:
-    """Return loads of so many events each, with seeds from 1 on.
+    """Return loads with these numbers of events, and with seeds from 1 on.
 
-    Wide ones make about two rows of gold for three events. They lie over weeks or months, so few rows grow,
-    and each load begins where the one before it ends, because events that come a week late are dead letters.
+    A wide load creates about two gold rows for three events. Its events are spread over weeks or months, so
+    few rows grow. Each load begins where the previous load ends, because events that arrive a week late
+    become dead letters.
     """
     loads = [_wide(stream, events) if wide else Load(stream, events) for events in sizes]
     return [

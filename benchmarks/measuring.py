@@ -1,4 +1,4 @@
-"""What the benchmarks measure with: CPU-seconds of processes."""
+"""Measurements of the CPU-seconds that processes use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return the CPU time that a process has used, user and system; a JVM's with its Python workers'."""
+    """Return a process's CPU time, user and system. For a JVM, it includes its Python workers."""
     total = 0.0
     for one in (process, *_workers(process)):
         with suppress(psutil.NoSuchProcess):
@@ -21,14 +21,14 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def _workers(process: psutil.Process) -> list[psutil.Process]:
-    """Return the Python workers under a JVM; none for any other process."""
+    """Return the Python workers below a JVM, or none for any other process."""
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True) if process.name() == "java" else []
     return []
 
 
 def application() -> list[psutil.Process]:
-    """Return the processes of the Spark application that runs here: this one and its JVM."""
+    """Return the processes of the Spark application that runs here: this process and its JVM."""
     here = psutil.Process()
     jvm = next(child for child in here.children() if "org.apache.spark.deploy.SparkSubmit" in child.cmdline())
     return [here, jvm]
@@ -36,7 +36,7 @@ def application() -> list[psutil.Process]:
 
 @dataclass
 class Usage:
-    """Wall and CPU time of a stretch of work."""
+    """Wall time and CPU time of some work."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -44,7 +44,7 @@ class Usage:
 
 @contextmanager
 def used_by(*processes: psutil.Process) -> Iterator[Usage]:
-    """Measure what the processes use inside the block."""
+    """Measure the resources that the processes use during the block."""
     usage = Usage()
     before, began = sum(map(cpu_seconds, processes)), time.monotonic()
     yield usage

@@ -1,10 +1,10 @@
-"""Calls do not depend on which topic is ahead: the same events in two orders make the same table.
+"""Check that calls do not depend on which topic is ahead: two orders of the same events give the same table.
 
 python -m benchmarks.orders --events 1000000
 
-One lake reads both topics side by side, in micro-batches of a tenth; the other reads analyticsTopic
-completely before metricsTopic is begun. Exits with 1 where the tables differ, or where they do not count
-every clean event.
+One lake reads both topics side by side, in micro-batches of a tenth. The other lake reads all of
+analyticsTopic before it starts to read metricsTopic. The exit code is 1 if the tables differ, or if they do
+not count every clean event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False)
 def orders(
     events: Annotated[int, typer.Option(min=10, help="Records of both topics together.")] = 1_000_000,
 ) -> None:
-    """Send calls once, read them in two orders and compare the tables."""
+    """Send calls once, read them in two orders, and compare the tables."""
     with bench_services() as settings, start_session(settings, "orders", brief=False) as spark:
         summary = send(Load("calls", events, span_s=3600), settings)
         console.print(f"{summary.acknowledged:,} records sent")
@@ -78,7 +78,7 @@ def _read(
 
 
 def _compare(spark: SparkSession, *lakes: Settings) -> bool:
-    """Compare all columns but was_closed, which says what has left and not what is right."""
+    """Compare all columns except was_closed, which depends on the exports that have happened."""
     one, other = (
         Lake(spark, settings.lake).read("gold", "call_records").drop("was_closed") for settings in lakes
     )

@@ -1,4 +1,4 @@
-"""The Kafka Streams application of benchmarks/peers as a process, and whether what it sends is right."""
+"""The Kafka Streams application in benchmarks/peers: running it, and checking its results."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "sales": ("peer-sales", "peer-notifications"),
     "transactions": ("peer-transactions",),
 }
-"""What the peer writes for a stream; rows say how many events they count, notifications do not."""
+"""The peer's output topics for each stream. Rows contain their number of events; notifications do not."""
 _NOTIFICATIONS = "peer-notifications"
 
 
 def build() -> None:
-    """Build the application unless it stands as its sources are; raises LakehouseError where it cannot be."""
+    """Build the application unless it is up to date. Raises LakehouseError if it cannot be built."""
     sources = [_PROJECT / "pom.xml", *(_PROJECT / "src").rglob("*.java")]
     if _JAR.exists() and _JAR.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return
@@ -52,18 +52,18 @@ def build() -> None:
 
 
 class Peer:
-    """The application of some streams, running; it works unless it is paused."""
+    """A running application for some streams. It processes records unless it is paused."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process: Any = process  # with both pipes
+        self._process: Any = process  # stdin and stdout are pipes
         self.process = psutil.Process(process.pid)
 
     def pause(self) -> None:
-        """Let it take no more records."""
+        """Pause the processing of records."""
         self._obeys("pause")
 
     def resume(self) -> None:
-        """Let it work again."""
+        """Resume the processing of records."""
         self._obeys("resume")
 
     def _obeys(self, word: str) -> None:
@@ -72,14 +72,14 @@ class Peer:
         self.await_word(word)
 
     def await_word(self, word: str) -> None:
-        """Wait until it says so; raises LakehouseError where it ends instead."""
+        """Wait until the application prints this word. Raises LakehouseError if it ends instead."""
         if self._process.stdout.readline().strip() != word:
             raise LakehouseError("the peer has ended: is benchmarks/peers built for this Java?")
 
 
 @contextmanager
 def running(settings: Settings, streams: Sequence[str], *, threads: int) -> Iterator[Peer]:
-    """Start an application of these streams, with its state under the home; it ends behind the block."""
+    """Start an application for these streams, with its state under the home, and kill it after the block."""
     command = [
         "java",
         f"-Xmx{settings.spark.driver_memory}",
@@ -102,7 +102,7 @@ def running(settings: Settings, streams: Sequence[str], *, threads: int) -> Iter
 
 @dataclass
 class Expected:
-    """What events come to, by themselves alone: `events` is what rows count, `keys` how much by name."""
+    """Expected results for some events: `events` is the sum of all counts, `keys` the total by key."""
 
     stream: str
     events: int = 0
@@ -110,7 +110,7 @@ class Expected:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Take more events, all of them valid."""
+        """Add further events, all of which must be valid."""
         for sample in samples:
             record: Any = None if sample.value is None else json.loads(sample.value, parse_float=Decimal)
             if self.stream == "sales":
@@ -129,7 +129,7 @@ class Expected:
 
 
 class Outcome:
-    """What the peer's topics say last of every row, read committed, in a thread of its own."""
+    """The newest state of each row in the peer's topics. A separate thread reads committed records."""
 
     def __init__(self, settings: Settings, stream: str) -> None:
         self._topics = OUTPUTS[stream]
@@ -150,13 +150,13 @@ class Outcome:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the topics."""
         self._ended.set()
         self._thread.join()
         self._consumer.close()
 
     def await_events(self, events: int) -> None:
-        """Wait until every topic of rows counts so many events; raises LakehouseError after five minutes."""
+        """Wait until each topic's rows count this many events. Raises LakehouseError after five minutes."""
         deadline = time.monotonic() + _PATIENCE_S
         topics = [topic for topic in self._topics if topic != _NOTIFICATIONS]
         while any(self._counted[topic] != events for topic in topics):
@@ -166,7 +166,7 @@ class Outcome:
             time.sleep(0.01)
 
     def difference(self, expected: Expected) -> str | None:
-        """Say where the rows differ from what the events come to; null for nowhere."""
+        """Describe the first difference between the rows and the expected results; None if there is none."""
         found: dict[str, Decimal] = defaultdict(Decimal)
         for name, row in self._rows[self._topics[0]].items():
             key = name if expected.stream == "sales" else name.rpartition(":")[0]

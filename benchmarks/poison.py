@@ -1,10 +1,10 @@
-"""Malformed records of every kind over a real broker: every one has to become a dead letter with its rules.
+"""Send malformed records of every kind to a real broker, and check that each becomes the right dead letter.
 
 python -m benchmarks.poison --records 10000
 
-Good records go between them. Bronze and silver catch up, and every dead letter is compared, by its Kafka
-coordinates, with the rules that are written down for its kind in tests/support/poison.py. Exits with 1 at a
-difference: another rule, a lost or doubled record, other bytes than were sent.
+Good records are mixed in. Bronze and silver catch up. Then every dead letter is looked up by its Kafka
+coordinates, and compared with the rules that tests/support/poison.py lists for its kind. The exit code is 1
+if there is a difference: a wrong rule, a lost or duplicated record, or bytes that were not sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.poison import KINDS, Bytes, Kind, endless, valid
 
 GOOD_SHARE = 0.2
 _IN_FLIGHT = 500
-_MAX_BYTES = 1_048_588  # what a broker takes by default
+_MAX_BYTES = 1_048_588  # the most that a broker accepts by default
 TOPICS = {source.table: source.topic for stream in BY_DEFAULT for source in stream.sources}
 
 app = typer.Typer(add_completion=False)
@@ -41,7 +41,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Sent:
-    """A record that the broker has: which table's, of what kind (None: good) and its bytes."""
+    """A record that the broker has acknowledged: its table, kind (None for a good record) and bytes."""
 
     table: str
     kind: Kind | None
@@ -53,7 +53,7 @@ def poison(
     records: Annotated[int, typer.Option(min=1, help="Malformed records to send.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Same seed, same records; only times differ.")] = 1,
 ) -> None:
-    """Send, catch up, and compare the rules of every dead letter with those of its kind."""
+    """Send records, catch up, and compare every dead letter's rules with the rules for its kind."""
     with bench_services() as settings, open_lake(settings, "poison", brief=False) as lake:
         sent = _send(settings, _mixed(Random(seed), records))
         size = sum(len(one.bytes.value or b"") for one in sent.values())
@@ -89,7 +89,10 @@ def _mixed(rng: Random, records: int) -> Iterator[Sent]:
 
 
 def _send(settings: Settings, records: Iterable[Sent]) -> dict[Coordinates, Sent]:
-    """Send the records and return them by their coordinates; each is acknowledged, or the run fails."""
+    """Send the records, and return them by their coordinates.
+
+    Raises LakehouseError unless every record is acknowledged.
+    """
     sent: dict[Coordinates, Sent] = {}
 
     def noting(one: Sent) -> Callable[[KafkaError | None, Message], None]:

@@ -1,11 +1,11 @@
-"""What a percentile costs, and how far off it is: by KLL sketches of several sizes, and by a histogram.
+"""The cost and the error of a percentile, with KLL sketches of several sizes and with a histogram.
 
     python -m benchmarks.quantiles --trials 20
 
-A trial is a window of a million lognormal values (sigma 1, as latencies have it) that come in 50
-micro-batches of 20,000. The state of each is merged into the window's, as gold does it, and p99 is compared
-with the value of exactly that rank. The histogram counts values by floor(log(value) / log(1.02)), so the
-middle of a bucket is within 1 % of each of its values; it is kept as a map.
+A trial is a window with a million lognormal values (sigma 1, which is typical for latencies) that arrive in
+50 micro-batches of 20,000. As in gold, each micro-batch's state is merged into the window's state. Then p99
+is compared with the value that has exactly this rank. The histogram is a map that counts values by
+floor(log(value) / log(1.02)). The middle of a bucket is therefore within 1 % of each of its values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False)
 def quantiles(
     *, trials: Annotated[int, typer.Option(min=1, help="Windows of a million values each.")] = 20
 ) -> None:
-    """Print the error of p99, the size of the state and its CPU time, by way to keep it."""
+    """Print the error of p99, the size of the state and the CPU time for each kind of state."""
     table = Table(title=f"p99 of a million lognormal values, {trials} times")
     for name in ("state", "median error", "worst error", "bytes", "CPU-s per million"):
         table.add_column(name, justify="left" if name == "state" else "right")
@@ -46,7 +46,7 @@ def quantiles(
         exact = _as_numbers(values.groupBy("trial").agg(_exact().alias("p99")))
         ways = {f"KLL, k = {k}": _sketched(values, k) for k in _SIZES}
         ways["buckets of 2 %"] = _counted(values)
-        for _ in range(2):  # the first time, Spark's code is compiled
+        for _ in range(2):  # in the first run, Spark compiles code
             baseline = _cpu_s(values.groupBy("trial", "batch").agg(F.max("value")))
         for name, state in ways.items():
             _cpu_s(state)
@@ -74,7 +74,7 @@ def _exact() -> Column:
 
 
 def _sketched(values: DataFrame, k: int) -> DataFrame:
-    """Return p99 and the size of the state of each trial, by sketches that are merged one after the other."""
+    """Return each trial's p99 and state size, computed with sketches that are merged one after the other."""
     batches = values.groupBy("trial", "batch").agg(F.kll_sketch_agg_double("value", F.lit(k)).alias("sketch"))
     every = batches.groupBy("trial").agg(F.collect_list("sketch").alias("all"))
     merged = F.aggregate(
@@ -91,7 +91,7 @@ def _sketched(values: DataFrame, k: int) -> DataFrame:
 
 
 def _counted(values: DataFrame) -> DataFrame:
-    """Return the same by counts of buckets, in maps that are merged one after the other."""
+    """Return each trial's p99 and state size, computed with maps of bucket counts that are merged."""
     bucket = F.floor(F.log("value") / _RATIO).cast("int")
     counts = values.groupBy("trial", "batch", bucket.alias("bucket")).agg(F.count("*").alias("count"))
     maps = counts.groupBy("trial", "batch").agg(
@@ -125,7 +125,7 @@ def _counted(values: DataFrame) -> DataFrame:
     return one.select(
         "trial",
         F.exp((found + 0.5) * _RATIO).alias("p99"),
-        (12 * F.size("entries")).alias("bytes"),  # an int and a long each
+        (12 * F.size("entries")).alias("bytes"),  # an int and a long for each entry
     )
 
 

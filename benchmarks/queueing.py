@@ -1,10 +1,10 @@
-"""Pure: how old events are when a round has written them, by a simulation of one stream's rounds.
+"""A simulation of one stream's rounds, which computes the age of events when a round has written them.
 
-Events arrive evenly. A round takes what has arrived when it starts, and the next one starts when it ends. The
-age of an event is the end of the round that takes it minus its arrival. A round is longer than another if it
-has more rows, if a table is due that waits between merges, or while a checkpoint of a table's log is written.
-What else makes one longer (Java's compiler in the first minutes, maintenance) is left out. So figures are
-those of a steady load on a quiet machine.
+Events arrive evenly. A round takes the events that have arrived when it starts, and the next round starts
+when it ends. An event's age is the end of its round minus its arrival. A round is longer if it has more rows,
+if it merges a table that waits between merges, or while it writes a checkpoint of a table's log. Other
+delays, such as Java's compiler in the first minutes, or maintenance, are left out. The figures therefore hold
+for a steady load on a quiet machine. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _ROUNDS_A_CHECKPOINT = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round takes, in seconds: a fixed part, rows that spread over cores, and gold rows that do not.
+    """The duration of a round in seconds: a fixed part, rows shared by cores, and rows sent by the driver.
 
-    Up to `one_task_rows` rows of a round are handled by one task, whatever the cores. `row_s` is the time of
-    one core for any further row. A round changes a `changed_share` of its rows in gold, at most `keys`; the
-    driver sends each in `export_s`. A table that waits between merges makes one round in `waiting_every_s`
-    longer by `waiting_s`. Of a hundred rounds, `checkpoints` are longer by `checkpoint_s`.
+    Up to `one_task_rows` rows of a round are handled by one task, however many cores there are. `row_s` is
+    one core's time for each further row. A round changes `changed_share` of its rows in gold, but at most
+    `keys`, and the driver sends each of them in `export_s`. A table that waits between merges prolongs one
+    round in every `waiting_every_s` by `waiting_s`. In every hundred rounds, `checkpoints` are longer by
+    `checkpoint_s`.
     """
 
     fixed_s: float
@@ -42,17 +43,17 @@ class Cost:
     checkpoint_s: float = 0.0
 
     def round_s(self, rows: float) -> float:
-        """Return how long a round with so many rows takes, if nothing makes it longer."""
+        """Return the duration of a round with this many rows, without a waiting table or a checkpoint."""
         first = min(rows, self.one_task_rows)
         spread = (rows - first) * self.row_s / self.cores
         return self.fixed_s + first * self.one_task_row_s + spread + self.changed(rows) * self.export_s
 
     def changed(self, rows: float) -> float:
-        """Return how many gold rows a round changes, which the driver sends one after the other."""
+        """Return the number of gold rows that a round changes. The driver sends them one after the other."""
         return min(rows * self.changed_share, self.keys)
 
     def limit(self, max_rows: float = inf) -> float:
-        """Return the events per second that rounds can take for ever, with at most `max_rows` in each."""
+        """Return the events per second that rounds can sustain, with at most `max_rows` in each round."""
         if max_rows < inf:
             return max_rows / self.round_s(max_rows)
         endless = 0.0 if self.keys < inf else self.changed_share * self.export_s
@@ -62,7 +63,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Round:
-    """A round: when it starts and ends, and the arrivals that it takes: after `since` and up to `until`."""
+    """A round with its start and end. It takes the events that arrived after `since_s`, up to `until_s`."""
 
     start_s: float
     end_s: float
@@ -71,26 +72,26 @@ class Round:
 
     @property
     def youngest_s(self) -> float:
-        """The age of its last event."""
+        """The age of the round's last event."""
         return self.end_s - self.until_s
 
     @property
     def oldest_s(self) -> float:
-        """The age of its first event."""
+        """The age of the round's first event."""
         return self.end_s - self.since_s
 
     def share_up_to(self, age_s: float) -> float:
-        """Return the share of its events that are not older."""
+        """Return the share of the round's events that are at most this old."""
         return min(1.0, max(0.0, (age_s - self.youngest_s) / (self.oldest_s - self.youngest_s)))
 
 
 def simulate(
     cost: Cost, rate: float, *, rounds: int = 200, trigger_s: float = 0.0, max_rows: float = inf
 ) -> list[Round]:
-    """Return the rounds of a stream that is empty at 0, when the first round starts and finds nothing.
+    """Return the rounds of a stream that is empty at 0, when the first round starts and finds no events.
 
-    `rate` is in events per second. A round starts no sooner than `trigger_s` after the start of the last one,
-    and takes at most `max_rows`, the oldest ones first.
+    `rate` is in events per second. A round starts at the earliest `trigger_s` after the previous round's
+    start, and takes at most `max_rows`, beginning with the oldest.
     """
     found: list[Round] = []
     start_s = taken_s = 0.0
@@ -109,12 +110,12 @@ def simulate(
 
 
 def steady(rounds: Sequence[Round]) -> list[Round]:
-    """Return the later half of the rounds, without those that took nothing."""
+    """Return the second half of the rounds, without rounds that took no events."""
     return [one for one in rounds[int(len(rounds) * _WARMUP) :] if one.until_s > one.since_s]
 
 
 def percentile_s(rounds: Sequence[Round], share: float) -> float:
-    """Return the age that this share of the rounds' events does not exceed, exact to a microsecond."""
+    """Return the age that this share of the rounds' events does not exceed, to the microsecond."""
     events = sum(one.until_s - one.since_s for one in rounds)
     low, high = 0.0, max(one.oldest_s for one in rounds)
     for _ in range(_STEPS):

@@ -1,11 +1,12 @@
-"""What a round of a live run costs: F, whatever the number of events, and v, for each event.
+"""The cost of a round in a live run: a fixed part F, and a part v for each event.
 
     python -m benchmarks.rounds                             F and v of the four streams
     python -m benchmarks.rounds --kept-in-turns             the same with and without kept plans, in turns
     python -m benchmarks.rounds --stream calls --events 500 --events 30000
 
-Rounds are driven one by one, in one thread, so a step's CPU time is its own. Each stream gets its events,
-then its steps run once each; summaries merge in each round. Events cost F + v * events, fitted over sizes.
+Rounds are driven one by one in a single thread, so that each step's CPU time can be measured. Each stream
+gets its events, then each of its steps runs once. Summaries are merged in every round. F and v are fitted
+over several sizes, as F + v * events.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ _CLASSES = {
     "dispatcher": "scheduler",
     "task-result": "scheduler",
 }
-"""Classes of the JVM's threads, by how their names begin; Thread-* serve the calls from Python."""
+"""Classes of the JVM's threads, by the beginnings of their names. Thread-* serve calls from Python."""
 
 
 @dataclass
 class Cost:
-    """CPU-seconds of the JVM by class of thread, and of Python; wall time; Spark jobs; calls to the JVM."""
+    """The JVM's CPU-seconds by class of thread, Python's CPU-seconds, wall time, Spark jobs and JVM calls."""
 
     threads: Mapping[str, float] = field(default_factory=dict)
     python_s: float = 0.0
@@ -70,16 +71,16 @@ class Cost:
 
     @property
     def compilers_s(self) -> float:
-        """CPU-seconds of Java's compilers, whose share depends on the age of the process."""
+        """CPU-seconds of Java's compilers, which depend on the age of the process."""
         return self.threads.get("C1", 0.0) + self.threads.get("C2", 0.0)
 
     @property
     def cpu_s(self) -> float:
-        """CPU-seconds without Java's compilers."""
+        """CPU-seconds of Python and the JVM, without Java's compilers."""
         return self.python_s + sum(self.threads.values()) - self.compilers_s
 
     def __add__(self, other: Cost) -> Cost:
-        """Return the sum of both."""
+        """Return the sum of two costs."""
         names = {**self.threads, **other.threads}
         return Cost(
             {name: self.threads.get(name, 0.0) + other.threads.get(name, 0.0) for name in names},
@@ -92,18 +93,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Round:
-    """The costs of a round's steps, by name."""
+    """The cost of each step in a round, by name."""
 
     steps: Mapping[str, Cost]
 
     @property
     def whole(self) -> Cost:
-        """The sum of the steps."""
+        """The sum over all steps."""
         return reduce(Cost.__add__, self.steps.values(), Cost())
 
 
 class Rounds:
-    """The streams' steps in one application, each stream in its own session, as in a live run."""
+    """The steps of all streams in one application. As in a live run, each stream has its own session."""
 
     def __init__(self, lake: Lake, streams: Sequence[Stream], settings: Settings) -> None:
         self._streams = streams
@@ -118,7 +119,7 @@ class Rounds:
         self._steps = dict[str, Step]()
 
     def run(self, events: int) -> Round:
-        """Send the events of each stream, then run its steps once each."""
+        """Send each stream's events, then run each of its steps once."""
         costs = defaultdict[str, Cost](Cost)
         for stream in self._streams:
             self._seed += 1
@@ -127,7 +128,7 @@ class Rounds:
         return Round(costs)
 
     def close(self) -> None:
-        """Close the steps' connections."""
+        """Close the connections of all steps."""
         for step in self._steps.values():
             step.close()
 
@@ -162,7 +163,7 @@ class Rounds:
 
 
 def _by_thread(jvm: psutil.Process) -> dict[tuple[str, str], float]:
-    """Return the CPU-seconds of a process's threads, by id and class; a thread that ended is missing."""
+    """Return the CPU-seconds of a process's threads, by id and class. Threads that have ended are missing."""
     found = {}
     for task in Path(f"/proc/{jvm.pid}/task").iterdir():
         try:
@@ -177,7 +178,7 @@ def _by_thread(jvm: psutil.Process) -> dict[tuple[str, str], float]:
 
 @contextmanager
 def _planned_anew() -> Iterator[None]:
-    """Plan everything anew, as on a cluster without our jar."""
+    """Plan every query again, as on a cluster without the project's jar."""
     with patch.object(internals, "compiled", lambda *_: None):
         yield
 
@@ -193,7 +194,7 @@ def measure(
         bool, typer.Option("--kept-in-turns", help="With and without kept plans.")
     ] = False,
 ) -> None:
-    """Print what a round and its steps cost, by size."""
+    """Print the cost of a round and its steps, for each number of events."""
     sizes = events or [100, 12_500]
     with bench_services() as settings, open_lake(settings, "bench rounds", brief=False) as lake:
         streams = choose(stream or [one.name for one in BY_DEFAULT], settings)
@@ -253,7 +254,7 @@ def _cells(costs: Sequence[Cost]) -> list[str]:
 
 
 def _sums(found: Mapping[tuple[str, int], Sequence[Round]], streams: int) -> Table:
-    """Return a table of rounds by way and size, with F and v of each way."""
+    """Return a table of the rounds by way and size, with F and v for each way."""
     table = Table("", title="a round's CPU-seconds without Java's compilers")
     for heading in ("events", "median", "mean", "standard error", "compilers"):
         table.add_column(heading, justify="right")

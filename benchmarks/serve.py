@@ -1,16 +1,17 @@
-"""How long `latest` takes at a steady rate, measured by `hey` from a process of its own.
+"""The latency of `latest` at a steady rate, measured by `hey` in a separate process.
 
 python -m benchmarks.serve                     500 requests a second for 20 s, 20 series, answered from Redis
 python -m benchmarks.serve --from-gold         Redis away, one request at a time
 python -m benchmarks.serve --from-gold --rows 1000000    the same of a table of a million rows
 
-`hey` is Debian's package of that name; `--hey` says where it lies. The server is a process, too; Redis is
-the benchmark's own, filled with a row a service. Gold is a Delta table that deltalake writes: so many rows in
-all, a minute after the other for each service, in files of 100,000 rows, each of a span of time, as a long
-run leaves them once they are compacted.
+`hey` is in the Debian package of that name, and `--hey` sets its path. The server is also a separate process.
+The benchmark starts a Redis and fills it with one row per service. Gold is a Delta table written with
+deltalake. It contains a row for each service and minute. Each of its files has 100,000 rows from a span of
+time, like the compacted files of a long run.
 
-`hey` lets each of its connections ask at its own part of the rate, all at the same moment: with 50 of them
-500 requests a second are a burst of 50 every 100 ms, and what is measured is the queue of each burst.
+Each of `hey`'s connections sends its share of the requests, and all connections send at the same moment. With
+50 connections, 500 requests a second are a burst of 50 every 100 ms, and the measured latency is the time
+in the queue of such a burst.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main(
     ] = _SERVICES,
     hey: Annotated[str, typer.Option(help="The load tool.")] = shutil.which("hey") or "hey",
 ) -> None:
-    """Print p50, p90, p99 and the greatest of the latencies, and what was answered."""
+    """Print p50, p90, p99 and the maximum of the latencies, and the number of answers by status."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -80,7 +81,7 @@ def main(
 
 
 def _row(service: int, minute: int) -> dict[str, Any]:
-    """Return a row of a service's minute, counted from noon of a day."""
+    """Return the row for a service's minute. Minutes are counted from a fixed noon."""
     values: dict[str, Any] = dict.fromkeys(METRICS_1M.schema.names)
     numbers = dict.fromkeys(
         ("sum", "min", "max", "avg", "variance", "stddev", "p50", "p90", "p95", "p99"), 1.5
@@ -92,7 +93,7 @@ def _row(service: int, minute: int) -> dict[str, Any]:
 
 
 def _write_gold(directory: Path, rows: int) -> None:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - of pyspark, without a JVM
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - from pyspark, but without a JVM
 
     schema = to_arrow_schema(METRICS_1M.schema, timezone="UTC")
     path = directory / "home" / "lake" / "gold" / METRICS_1M.name

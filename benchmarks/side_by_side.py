@@ -1,13 +1,13 @@
-"""The pipeline and a Kafka Streams application of the same jobs, one after the other on the same backlog.
+"""The pipeline and a Kafka Streams application with the same jobs, one after the other on the same backlog.
 
 python -m benchmarks.side_by_side warm --stream metrics --events 1000000 --rounds 3
 python -m benchmarks.side_by_side warm --stream metrics --stream calls --stream sales --stream transactions
 python -m benchmarks.side_by_side warm --stream calls --wide --events 300000 --rounds 1
 python -m benchmarks.side_by_side cold --stream sales --json sales.json --plot sales.png
 
-Each round sends events while both are idle, and lets first the one and then the other catch up with them;
-which of them is first changes. Warm, both have caught up with other events before; cold, both are started
-for it, and that counts. What both have made of the events is compared with what these come to.
+Each round sends events while both applications are idle. Then they catch up one after the other, in an order
+that alternates. With `warm`, both have caught up with other events before. With `cold`, each is started for
+the round, and its start is included. The results of both are compared with the expected results.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def warm(
     json_: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """Measure events a second, CPU-seconds per million events and memory of both, warm, by turns."""
+    """Measure both applications, warm, in turns: events/s, CPU-seconds per million events, and memory."""
     peer.build()
     streams = _chosen(stream)
     loads = _Loads(streams, [warmup, *[events] * rounds], wide=wide)
@@ -91,7 +91,10 @@ def cold(
     json_: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """Measure the same from the start of both, each in a lake and topics of its own, start-up included."""
+    """Measure both applications from a cold start, each with its own lake and topics.
+
+    The figures are the same as for `warm`, and include the start.
+    """
     peer.build()
     loads = _Loads(_chosen(stream), [events] * rounds)
     found = []
@@ -137,7 +140,7 @@ def _tell(title: str, found: Sequence[Measured], json_: Path | None, plot: Path 
 
 @dataclass(frozen=True)
 class _Loads:
-    """What is sent of each stream: an event that makes its topics, and then so many in each round."""
+    """The loads for each stream: a single event that creates its topics, and then one load for each round."""
 
     streams: Sequence[str]
     sizes: Sequence[int]
@@ -147,11 +150,11 @@ class _Loads:
         return f"{' and '.join(self.streams)}{', wide' if self.wide else ''}"
 
     def first(self) -> list[Load]:
-        """Return a single event of each."""
+        """Return a load with a single event for each stream."""
         return self._numbered(0)
 
     def of_round(self, number: int) -> list[Load]:
-        """Return the loads of a round, counted from 0."""
+        """Return the loads for a round, counted from 0."""
         return self._numbered(number + 1)
 
     def _numbered(self, number: int) -> list[Load]:
@@ -164,12 +167,12 @@ def _chosen(streams: list[str] | None) -> list[str]:
 
 @contextmanager
 def _topics(loads: _Loads) -> Iterator[Settings]:
-    """Start a broker and a Redis with the topics of both."""
+    """Start a broker and a Redis, with the topics of both applications."""
     with bench_services() as settings:
         names = [name for stream in loads.streams for name in peer.OUTPUTS[stream]]
         create_topics(settings.kafka.access, dict.fromkeys(names, settings.kafka.topic_partitions))
         for load in loads.first():
-            send(load, settings)  # makes the others
+            send(load, settings)  # creates the other topics
         yield settings
 
 
@@ -187,7 +190,7 @@ def _expected(loads: _Loads, settings: Settings) -> list[peer.Expected]:
 
 
 def _send(loads: Sequence[Load], settings: Settings, expected: Sequence[peer.Expected]) -> int:
-    """Send loads, and return how many events they are."""
+    """Send the loads, and return their number of events."""
     for load, one in zip(loads, expected, strict=True):
         send(load, settings)
         one.add(load.samples(settings))
@@ -241,7 +244,7 @@ class _Comparison:
         self._expected = _expected(loads, settings)
 
     def measure(self) -> list[Measured]:
-        """Return what both have needed in each round; the first is there to warm up."""
+        """Return the resources that both needed in each round. The first round is only a warm-up."""
         found: list[Measured] = []
         for number in range(len(self._loads.sizes)):
             self._other.pause()

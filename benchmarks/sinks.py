@@ -1,10 +1,10 @@
-"""Rows a second that each store takes from an export: new rows, the same rows changed, and all of them again.
+"""Rows per second that each store takes from an export: new rows, the same rows changed, and all rows again.
 
     python -m benchmarks.sinks --rows 100000
 
-gold.metrics_1m gets the rows in one commit, and the export sends them to Kafka, Redis and PostgreSQL. The
-time of a store is how long the export waits for it; the time that Spark takes to make the rows is not in it.
-The servers are on this machine; PostgreSQL has fsync on.
+gold.metrics_1m gets the rows in one commit, and the export sends them to Kafka, Redis and PostgreSQL. A
+store's time is the time that the export waits for it. It does not include the time that Spark takes to
+prepare the rows. The servers are on this machine, and PostgreSQL runs with fsync.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SERVICES = 1_000
 
 @app.command()
 def sinks(rows: Annotated[int, typer.Option(min=1, help="Rows of gold.")] = 100_000) -> None:
-    """Measure the stores of an export."""
+    """Measure how fast the export writes to each store."""
     with (
         bench_services() as services,
         postgres_servers.server(fsync=True) as server,

@@ -1,12 +1,12 @@
-"""What a rate of events needs: cores, memory, partitions, and how old events then are. Arithmetic, no run.
+"""The cores, memory and partitions that a rate of events needs, and the resulting age of events.
 
     python -m benchmarks.sizing
     python -m benchmarks.sizing --stream calls --rate 50000 --utilisation 0.4
     python -m benchmarks.sizing --rate 2500 --measured 2500:2.1:2.9
 
-It computes from what has been measured on two cores (the constants below, with their commands), and says what
-it assumes. The ages are those of a queue (`benchmarks.queueing`); next to them stands what was measured where
-something was. docs/sizing.md says how to read it.
+Nothing is run: the figures are computed from measurements on two cores (the constants below), and the output
+states the assumptions. The ages come from a simulated queue (`benchmarks.queueing`). Measured ages are
+printed beside them where they exist. docs/sizing.md explains how to read the output.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rich.table import Table
 
 from benchmarks.queueing import Cost, percentile_s, simulate, steady
 
-# Measured; docs/benchmarks.md has the commands. CPU-seconds per million events, catching up with 3 million.
+# Measured CPU-seconds per million events, catching up with 3 million. The commands are in docs/benchmarks.md.
 CPU_S = {"metrics": 21.2, "calls": 115.0, "sales": 30.0, "transactions": 23.0}
-# Of the sample events: how many gold rows an event changes, and how many there are to change. A call is a row
-# of its own; there are 20 services with 5 metrics, 24 products and 1,000 users.
+# For sample events: the gold rows that an event changes, and the number of rows that can change. A call is a
+# separate row. There are 20 services with 5 metrics, 24 products and 1,000 users.
 CHANGED = {"metrics": (1.0, 115), "calls": (0.345, inf), "sales": (1.0, 48), "transactions": (1.0, 1000)}
-# Metrics live at 10,000/s, warm: a round with 17,500 rows takes 1.8 s, of which 1.1 s without a row.
+# Live metrics at 10,000/s, warm: a round with 17,500 rows takes 1.8 s, and a round without rows 1.1 s.
 FIXED_S = 1.1
 ONE_TASK_ROW_US = 38.0
-# metrics_summary_10m is merged and sent at most every 10 s (`merge_every_s`), in the round that comes then.
+# metrics_summary_10m is merged and sent at most every 10 s (`merge_every_s`), in the round that is then due.
 WAITING_S = {"metrics": (0.64, 10.0)}
-# A round with one checkpoint in each of bronze, silver and gold took 1.7 s longer, when they were inside it.
+# A round took 1.7 s longer with a checkpoint each in bronze, silver and gold, when rounds still wrote them.
 CHECKPOINTS = 3
 CHECKPOINT_S = 0.55
-# A layer handles up to so many rows in one task (lakehouse/storage/spark/execution.py).
+# A layer handles up to this many rows in one task (lakehouse/storage/spark/execution.py).
 ONE_TASK_ROWS = 20_000
-# Metrics, a backlog of 3 million: 77,432 events/s on two cores.
+# A backlog of 3 million metrics: 77,432 events/s on two cores.
 ROW_US = 25.8
-# Kafka's and Redis' clients in the driver, for each changed row.
+# The Kafka and Redis clients in the driver, for each changed row.
 EXPORT_US = 45.0
-# Peak memory of that backlog, in micro-batches of a million, minus that of the live run, by the rows between.
+# The backlog's peak memory in micro-batches of a million, minus the live run's, divided by the extra rows.
 ROW_BYTES = 1700
-# Ages of metrics in the topic out, live on two cores after a warm-up of 320 s: p50 and p99.
+# The ages of live metrics in the output topic, on two cores and after a warm-up of 320 s: p50 and p99.
 MEASURED = ("4000:2.18:4.58", "10000:2.59:4.28")
-# Chosen, not measured: half of the cores' time is room for catching up.
+# Chosen, not measured: half of the cores' time remains for catching up.
 UTILISATION = 0.5
 EXECUTOR_CORES = 4
 TRIGGER_S = 1.0
@@ -65,7 +65,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the arithmetic starts from: seconds and bytes of one stream, and how full cores may be."""
+    """Inputs to the computation: a stream's seconds and bytes, and how busy the cores may be."""
 
     cpu_s_per_million: float
     fixed_s: float
@@ -83,7 +83,7 @@ class Inputs:
     trigger_s: float
 
     def cost(self, cores: int) -> Cost:
-        """Return what a round takes on so many cores of executors."""
+        """Return the cost of a round if the executors have this many cores."""
         return Cost(
             self.fixed_s,
             self.row_s,
@@ -102,9 +102,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds that keep up: rows and seconds of one on average, ages of events in seconds, and what they need.
+    """Rounds that keep up: their mean rows and seconds, the ages of events in seconds, and their needs.
 
-    `export` is the share of a round in which the driver sends changed rows, `heap_gib` that of an executor.
+    `export` is the share of a round in which the driver sends changed rows. `heap_gib` is the heap of an
+    executor.
     """
 
     rows: float
@@ -118,9 +119,9 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Size:
-    """What a rate needs: executors, their cores, and partitions of each topic.
+    """The executors, cores per executor, and partitions per topic that a rate needs.
 
-    `limit` is the rate in events per second that no number of cores exceeds.
+    `limit` is the rate in events per second that cannot be exceeded with any number of cores.
     """
 
     rate: float
@@ -129,11 +130,11 @@ class Size:
     partitions: int
     limit: float
     rounds: Rounds | None
-    """Null if rounds fall behind."""
+    """None if rounds fall behind."""
 
 
 def size(inputs: Inputs, rate: float) -> Size:
-    """Return what a rate in events per second needs on a cluster with one driver for the stream."""
+    """Return the needs of a rate, in events per second, on a cluster with one driver for the stream."""
     needed = max(_LAPTOP_CORES, ceil(rate * inputs.cpu_s_per_million / 1e6 / inputs.utilisation))
     executors = ceil(needed / inputs.executor_cores)
     cores = inputs.executor_cores if executors > 1 else needed
@@ -152,20 +153,20 @@ def _rounds(inputs: Inputs, cost: Cost, rate: float, executors: int) -> Rounds:
         percentile_s(found, 0.5),
         percentile_s(found, 0.99),
         cost.changed(rows) * inputs.export_s / seconds,
-        # A gibibyte for Spark, and twice the rows of a round: after a pause, rounds are longer.
+        # A gibibyte for Spark, and room for twice a round's rows, because rounds after a pause are larger.
         1 + ceil(2 * rows * inputs.row_bytes / executors / _GIB),
         max(_MAX_RECORDS, ceil(2 * rows / _MAX_RECORDS) * _MAX_RECORDS),
     )
 
 
 def ages_on_two_cores(inputs: Inputs, rate: float) -> tuple[float, float]:
-    """Return p50 and p99 of the simulation where the measured points were taken: on a laptop's two cores."""
+    """Return p50 and p99 from a simulation with two cores, like the laptop on which ages were measured."""
     rounds = steady(simulate(inputs.cost(_LAPTOP_CORES), rate, trigger_s=inputs.trigger_s))
     return percentile_s(rounds, 0.5), percentile_s(rounds, 0.99)
 
 
 def parse_measured(text: str) -> tuple[float, float, float]:
-    """Return rate, p50 and p99 of "RATE:P50:P99"; raises typer.BadParameter if it is something else."""
+    """Return the rate, p50 and p99 in "RATE:P50:P99". Raises typer.BadParameter for any other text."""
     try:
         rate, p50, p99 = (float(part) for part in text.split(":"))
     except ValueError as error:
@@ -174,9 +175,9 @@ def parse_measured(text: str) -> tuple[float, float, float]:
 
 
 def stream_inputs(stream: str, cpu_s_per_million: float | None = None) -> Inputs:
-    """Return what was measured of a stream; with other CPU-seconds per million events, rows scale with them.
+    """Return the measurements for a stream. With other CPU-seconds per million events, rows scale with them.
 
-    A row of another stream takes as much longer as it takes more CPU: only metrics were timed live.
+    Only metrics were timed live. For other streams, a row's time is scaled by the stream's CPU-seconds.
     """
     cpu_s = cpu_s_per_million or CPU_S[stream]
     scale = cpu_s / CPU_S["metrics"]
@@ -222,7 +223,7 @@ def sizing(
         list[str] | None, typer.Option(help="RATE:P50:P99 of a live run on two cores; may be given again.")
     ] = None,
 ) -> None:
-    """Print what rates of events need, and how old events become."""
+    """Print the needs of some rates of events, and the resulting age of events."""
     if stream not in CPU_S:
         raise typer.BadParameter(f"{stream} is not one of {', '.join(CPU_S)}")
     inputs = stream_inputs(stream, cpu_s_per_million)

@@ -1,4 +1,4 @@
-"""Uneven loads beside even ones: what they cost, and how much memory they take.
+"""The cost and memory of uneven loads, compared with even loads.
 
     python -m benchmarks.skew backlog --stream sales --json skew.json
     LAKEHOUSE_SPARK_DRIVER_MEMORY=1g \
@@ -6,12 +6,12 @@
     python -m benchmarks.skew burst
     python -m benchmarks.skew cluster --stream transactions
 
-`backlog` catches up, warm, all layers together: with nine in ten events of one key, with a key for each
-event, and with a producer whose events are an hour older than the others'. The driver of `local[*]` has
-its executors inside, so its heap is that of both. `cluster` does the same from a cold start on a standalone
-cluster on this machine, where each has a heap of its own. `burst` sends a hundred times the rate for ten
-seconds to a running pipeline. After each, rows and sums in gold, rows in Redis and dead letters are compared
-with what was sent; exits with 1 at a difference.
+`backlog` catches up, warm, with all layers together. Either nine in ten events have the same key, or every
+event has its own key, or one producer's events are an hour older than all others. With `local[*]`, executors
+run inside the driver and share its heap. `cluster` measures the same cases from a cold start on a standalone
+cluster on this machine, where the driver and each executor have separate heaps. `burst` sends a hundred times
+the rate to a running pipeline for ten seconds. After each case, rows and sums in gold, rows in Redis and dead
+letters are compared with the events sent. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from tests.support.cluster import Cluster
 
 _STANDING = 20_000
 _CPU = "CPU-s per million events"
-# As columns, with digits after the point.
+# Names of figures.
 _BEFORE, _AFTER = "heap before a collection, MB", "heap after a collection, MB"
-# As columns: a short heading, and digits after the point.
+# The columns: a short heading for each figure, and its number of decimal places.
 _COLUMNS = {
     "events/s": ("events/s", 0),
     _CPU: ("CPU-s per million", 1),
@@ -74,7 +74,7 @@ app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
 @dataclass(frozen=True)
 class Found:
-    """What a case took, on how much heap, and what is wrong with its result."""
+    """The resources that a case used, and the errors in its result."""
 
     used: Used
     heap: Heap
@@ -82,7 +82,7 @@ class Found:
     wrong: Sequence[str]
 
     def figures(self, events: int) -> dict[str, float]:
-        """Return the figures by name."""
+        """Return all figures by name."""
         return {
             "events/s": events / self.used.wall_s,
             _CPU: self.used.cpu_s / events * 1e6,
@@ -105,7 +105,7 @@ def backlog(
     rounds: Annotated[int, typer.Option(min=1, help="How often each case is measured.")] = 1,
     json_: JsonOption = None,
 ) -> None:
-    """Catch up with uneven backlogs; each has a lake, topics and an empty Redis of its own."""
+    """Catch up with uneven backlogs. Each has its own lake and topics, and an empty Redis."""
     found, wrong = list[Measured](), list[str]()
     with bench_services() as settings, logged(settings.home / "heap"):
         for name in [one.name for one in choose(stream or [], settings)]:
@@ -133,7 +133,7 @@ def burst(
     after: Annotated[float, typer.Option(min=1, help="Seconds after its lag is gone.")] = 30,
     json_: JsonOption = None,
 ) -> None:
-    """Send a burst of metrics to a running pipeline, and see how long it lags."""
+    """Send a burst of metrics to a running pipeline, and measure how long it lags."""
     plan = Burst(rate, times, seconds, before, after)
     with bench_services() as settings, logged(settings.home / "heap"):
         figures, wrong = measure_burst(plan, settings)
@@ -153,7 +153,7 @@ def cluster(
     executor_memory: Annotated[str, typer.Option(help="Heap of each of two executors.")] = "1g",
     json_: JsonOption = None,
 ) -> None:
-    """Submit jobs/pipeline.py to a standalone cluster with two executors of a core each, for each case."""
+    """For each case, submit jobs/pipeline.py to a standalone cluster with two executors of one core each."""
     found, wrong = list[Measured](), list[str]()
     with bench_services() as settings, Cluster(settings.home / "cluster", cores=1) as standalone:
         for name in [one.name for one in choose(stream or ["transactions"], settings)]:
@@ -179,18 +179,18 @@ def _chosen(all_: dict[str, list[Load]], names: Sequence[str] | None) -> dict[st
 
 
 def _apart(settings: Settings, name: str) -> Settings:
-    """Return settings with a lake and topics of their own."""
+    """Return settings with a separate lake and separate topics, and empty Redis."""
     word = "".join(letter if letter.isalnum() else "-" for letter in name)
     ins = [topic for stream in BY_DEFAULT for topic in stream.topics]
     outs = [table.export.topic for stream in BY_DEFAULT for table in stream.tables if table.export.topic]
     topics = {topic: f"{topic}-{word}" for topic in (*ins, *outs)}
     with redis.Redis.from_url(settings.redis.url.get_secret_value()) as client:
-        client.flushdb(asynchronous=True)  # a million keys take it seconds
+        client.flushdb(asynchronous=True)  # a million keys take seconds
     return settings.changed({"lake": f"{settings.lake}-{word}", "topics": topics})
 
 
 def _catch_up(lake: Lake, settings: Settings, stream: str, loads: Sequence[Load]) -> Found:
-    """Catch up with loads, after a few even events that make the tables and give them a watermark."""
+    """Catch up with loads, after a few even events that create the tables and give them a watermark."""
     own, streams, done = Lake(lake.spark, settings.lake), choose([stream], settings), list[BatchDone]()
     with Sender(stream, settings) as sender:
         sender.send([Load(stream, _STANDING, seed=9)])
@@ -205,7 +205,7 @@ def _catch_up(lake: Lake, settings: Settings, stream: str, loads: Sequence[Load]
 
 
 def _print(title: str, found: Sequence[Measured], columns: Mapping[str, tuple[str, int]] = _COLUMNS) -> None:
-    """Print a line for each case, with its CPU time over that of the even case; medians of rounds."""
+    """Print a line for each case, with the medians over rounds and its CPU time relative to the even case."""
     table = Table(title=title)
     table.add_column("")
     for heading, _ in columns.values():

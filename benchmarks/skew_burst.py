@@ -1,4 +1,4 @@
-"""A burst of metrics beside a steady rate: how long a running pipeline lags, and how old events become."""
+"""A burst of metrics on top of a steady rate: how long a running pipeline lags, and how old events become."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STREAM, _TOPIC, _TOPIC_OUT, _TABLE = "metrics", "metrics-events", "metrics-aggr
 _WARMUP_S = 60.0
 _LOOK_S = 0.25
 _KEEPS_UP_S = 10.0
-_STEADY_S = 3600.0  # more than it takes
+_STEADY_S = 3600.0  # longer than the benchmark takes
 _TIMEOUT_S = 600.0
 _SEEDS = 1, 2
 _SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
@@ -31,9 +31,10 @@ _SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 @dataclass(frozen=True)
 class Burst:
-    """A rate in events a second, and for some seconds so many times that.
+    """A steady rate in events per second, and a burst of some seconds at `times` that rate.
 
-    `before_s` is from when the pipeline keeps up to the burst, `after_s` from when it keeps up again.
+    `before_s` starts when the pipeline keeps up, and ends with the burst. `after_s` starts when it keeps up
+    again.
     """
 
     rate: float
@@ -45,21 +46,21 @@ class Burst:
 
 @dataclass
 class Lag:
-    """How many events were sent and not yet seen, by the time of the look."""
+    """The number of events that were sent but not yet seen, at each time of observation."""
 
     looks: list[tuple[float, int]] = field(default_factory=list)
 
     def most(self, since_s: float = 0.0, until_s: float = float("inf")) -> int:
-        """Return the most in a stretch of time."""
+        """Return the greatest number of unseen events in a period."""
         return max((events for at, events in self.looks if since_s <= at < until_s), default=0)
 
     def last(self) -> int:
-        """Return how many there were at the last look."""
+        """Return the number of unseen events at the last observation."""
         return self.looks[-1][1]
 
 
 def measure_burst(plan: Burst, settings: Settings) -> tuple[dict[str, float], list[str]]:
-    """Return figures by name, and what of the result is wrong."""
+    """Return the figures by name, and the errors in the result."""
     places = Places(
         settings.kafka.bootstrap_servers, {"topic": _TOPIC_OUT}, settings.redis.url.get_secret_value(), _TABLE
     )
@@ -114,14 +115,14 @@ def measure_burst(plan: Burst, settings: Settings) -> tuple[dict[str, float], li
 
 
 class _Topic:
-    """The topic in, of which only the ends are looked at."""
+    """The input topic, of which only the end offsets are read."""
 
     def __init__(self, settings: Settings) -> None:
         self._consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": "skew"})
         self._places = [TopicPartition(_TOPIC, number) for number in range(settings.kafka.topic_partitions)]
 
     def sent(self) -> int:
-        """Return how many records it has."""
+        """Return the number of records in the topic."""
         return sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in self._places)
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ def _look(topic: _Topic, watcher: Watcher, lag: Lag) -> None:
 def _keep(
     look: Callable[[], None], *, seconds: float | None = None, until: Callable[[], bool] | None = None
 ) -> None:
-    """Keep looking for some seconds, or until something holds; raises LakehouseError where it does not."""
+    """Observe for some seconds, or until a condition holds. Raises LakehouseError if it never does."""
     deadline = time.monotonic() + (_TIMEOUT_S if seconds is None else seconds)
     while True:
         look()
@@ -158,9 +159,10 @@ def _ages(when: str, ages: Ages) -> dict[str, float]:
 
 
 def _expected(plan: Burst, settings: Settings, sent: int) -> Tally:
-    """Return what the producers' events come to: the same seeds give the same values, at other times.
+    """Return the expected results of the producers' events.
 
-    So nothing is said about the windows that they are in.
+    The same seeds give the same values, but at other times. The expected number of windows is therefore
+    unknown.
     """
     burst = round(plan.rate * (plan.times - 1) * plan.seconds)
     loads = [

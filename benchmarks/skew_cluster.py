@@ -1,4 +1,4 @@
-"""jobs/pipeline.py on a standalone cluster on this machine, and the heaps of its driver and executors."""
+"""Runs of jobs/pipeline.py on a standalone cluster on this machine, with the heap use of its processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 @dataclass(frozen=True)
 class Submitted:
-    """What a job used in all of its processes, and the heaps of its driver and of the fuller executor."""
+    """The resources of all processes of a job, and the heap use of its driver and of the fuller executor."""
 
     used: Used
     driver: Heap
@@ -34,9 +34,9 @@ class Submitted:
 
 
 def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: str) -> Submitted:
-    """Catch up with a stream; raises LakehouseError if the job fails.
+    """Catch up with a stream. Raises LakehouseError if the job fails.
 
-    Two executors have a core each; the driver takes the settings' heap.
+    Each of two executors has one core. The driver has the heap in the settings.
     """
     lake = Path(settings.lake)
     heaps = {who: lake.with_name(f"{lake.name}-{who}") for who in ("driver", "executors")}
@@ -59,7 +59,7 @@ def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: s
     with logged(heaps["driver"]):
         own = os.environ | cluster.environment | environment(settings)
         own |= {"LAKEHOUSE_TOPICS": json.dumps(settings.topics)}
-        # spark-submit looks for a Python that has pyspark.
+        # spark-submit needs a Python that has pyspark.
         own |= {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYSPARK_PYTHON": sys.executable}
     errors = heaps["driver"] / "errors.txt"
     with (

@@ -1,4 +1,4 @@
-"""Uneven loads of each stream, what they come to in plain Python, and whether the lake says the same."""
+"""Uneven loads for each stream, their expected results in plain Python, and a comparison with the lake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BY = {
     "transactions": ("userId",),
 }
 _VALUE = {"metrics": "value", "sales": "value", "transactions": "amount"}
-# Of the first gold table: what counts events, and what adds their values up.
+# Columns of the first gold table that count events, and columns that sum their values.
 _COUNTS = {
     "metrics": ("count",),
     "calls": ("analytics_events", "metrics_events"),
@@ -56,9 +56,9 @@ _SUMS = {"metrics": "sum", "calls": "analytics_events", "sales": "total", "trans
 
 
 def cases(stream: str, events: int, seed: int) -> dict[str, list[Load]]:
-    """Return the loads of each case by its name, in which each event is of some producer."""
+    """Return the loads of each case, by name. Each load belongs to one producer."""
     keys: dict[str, Mapping[str, float]] = {
-        "metrics": {"services": events / 5},  # of five metrics each
+        "metrics": {"services": events / 5},  # with five metrics each
         "calls": {"alone": 1.0},
         "sales": {"products": events},
         "transactions": {"users": events},
@@ -77,9 +77,9 @@ def cases(stream: str, events: int, seed: int) -> dict[str, list[Load]]:
 
 @dataclass
 class Tally:
-    """What events come to: their number, the sum of their values, and the gold rows that they make.
+    """The expected results of events: their number, the sum of their values, and the number of gold rows.
 
-    The sum of calls is the number of their events in the first topic. Rows are null if they are not known.
+    For calls, the sum is the number of events in the first topic. `rows` is None if the number is unknown.
     """
 
     events: int = 0
@@ -89,7 +89,7 @@ class Tally:
 
 @dataclass
 class _Tallying:
-    """A tally under way: the keys of rows so far, or with calls the times of each pair."""
+    """A tally in progress, with the keys of all rows so far or, for calls, each pair's times."""
 
     stream: str
     gap_s: int
@@ -120,7 +120,7 @@ class _Tallying:
 
 
 def tallied(loads: Sequence[Load], settings: Settings) -> Tally:
-    """Return what loads of one stream come to, without sending them."""
+    """Return the expected results of one stream's loads, without sending them."""
     tallying = _Tallying(loads[0].name, _gap_s(loads[0].name, settings))
     for sample in mixed(loads, settings):
         tallying.add(sample)
@@ -128,7 +128,7 @@ def tallied(loads: Sequence[Load], settings: Settings) -> Tally:
 
 
 def mixed(loads: Sequence[Load], settings: Settings) -> Iterator[Sample]:
-    """Return the events of loads as if they were sent at the same time: each is spread over the whole."""
+    """Return the events of several loads as if sent at the same time, with each load evenly spread."""
     placed = (_placed(number, load, settings) for number, load in enumerate(loads))
     return (sample for _, _, sample in merge(*placed, key=lambda one: one[:2]))
 
@@ -139,9 +139,9 @@ def _placed(place: int, load: Load, settings: Settings) -> Iterator[tuple[float,
 
 
 class Sender:
-    """Sends loads of a stream, and knows what all of them so far come to.
+    """Sends loads for a stream, and tallies the expected results of all loads so far.
 
-    A process of its own does this, so that the driver's memory and CPU time are its own.
+    A separate process sends the loads, so that the driver's memory and CPU time contain nothing else.
     """
 
     def __init__(self, stream: str, settings: Settings) -> None:
@@ -162,17 +162,17 @@ class Sender:
         self._pool.shutdown()
 
     def send(self, loads: Sequence[Load]) -> Tally:
-        """Send loads at the same time; raises LakehouseError if the broker has not accepted all."""
+        """Send the loads at the same time. Raises LakehouseError if the broker did not accept every event."""
         return self._pool.submit(_send, loads, self._settings).result()
 
 
 def _gap_s(stream: str, settings: Settings) -> int:
-    """Return how far apart the events of a call may be; 0 for windows and totals."""
+    """Return the maximum time between events of a call; 0 for windows and totals."""
     (one,) = choose([stream], settings)
     return int(one.gold[0].merge_radius.total_seconds())
 
 
-_tallying: _Tallying  # of a Sender's process
+_tallying: _Tallying  # in a Sender's process
 
 
 def _begin(stream: str, gap_s: int) -> None:
@@ -196,7 +196,7 @@ def _send(loads: Sequence[Load], settings: Settings) -> Tally:
 
 
 def differences(stream: str, sent: Tally, settings: Settings) -> list[str]:
-    """Return what of the lake, or of Redis, is not what was sent."""
+    """Return the differences between the events sent and the rows in the lake and in Redis."""
     (one,) = choose([stream], settings)
     table = one.gold[0]
     gold = DeltaTable(f"{settings.lake}/gold/{table.name}").to_pyarrow_table(
@@ -205,10 +205,10 @@ def differences(stream: str, sent: Tally, settings: Settings) -> list[str]:
     counted = sum(pc.sum(gold[name]).as_py() for name in _COUNTS[stream])
     total = pc.sum(gold[_SUMS[stream]]).as_py()
     is_total = math.isclose(total, sent.total, rel_tol=1e-9) if stream == "metrics" else total == sent.total
-    # A call is sent when it closes, and that row stays if an event opens it again.
+    # A call is sent when it closes. Its row remains in Redis if an event opens the call again.
     leaving = pc.sum(gold["was_closed"]).as_py() if stream == "calls" else gold.num_rows
     rows = scan_rows(settings.redis.url.get_secret_value(), table.name)
-    kept = len({name for name, row in rows if not row.startswith(DELETED)})  # a scan may repeat itself
+    kept = len({name for name, row in rows if not row.startswith(DELETED)})  # a scan may return a row twice
     landed = {
         layer: sum(_rows(settings, layer, s.table) for s in one.sources) for layer in ("bronze", "silver")
     }

@@ -1,11 +1,11 @@
-"""Silver is stopped for a minute under load: who said so, and when; who said that it was over, and when.
+"""Stop silver for a minute under load, and show which monitors report the failure and its end, and when.
 
 python -m benchmarks.stopped --rate 500 --seconds 60
 
-A broker and a Redis of its own, a process for each layer of metrics, `lakehouse alert` with the default
-rules, and a real Prometheus that scrapes all of them every two seconds and judges the rules that `lakehouse
-alert --prometheus` prints. Once a second each is asked; what differs from the last answer is printed, in
-seconds since silver was told to stop. Takes about five minutes.
+The benchmark starts a broker, a Redis, a process for each layer of metrics, and `lakehouse alert` with the
+default rules. It also starts a real Prometheus, which scrapes all of them every two seconds and evaluates the
+rules that `lakehouse alert --prometheus` prints. All monitors are queried once a second. When an answer
+changes, it is printed with the seconds since silver was told to stop. The benchmark takes about five minutes.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from tests.chaos.services import OwnServices
 from tests.support.processes import LAKEHOUSE, ROOT, Process, running, unused_port
 
 STREAM = "metrics"
-WELL_S = 15  # for so long everybody has to be content, before and after
+WELL_S = 15  # all monitors must report the normal state for this long, before and after
 PATIENCE_S = 600
-BURNS = "LakehouseInGoldBudgetBurns"  # looks back for hours, so nobody waits for its end
+BURNS = "LakehouseInGoldBudgetBurns"  # looks back for hours, so its end is not awaited
 Asked = Mapping[str, Callable[[], tuple[str, str]]]
-"""Whom is asked, by name; they answer with a word, which counts, and with more to print."""
+"""The monitors by name. Each returns a word, which is compared, and further text to print."""
 
 app = typer.Typer(add_completion=False)
 
 
 @dataclass
 class Timeline:
-    """What everybody says, from when on, in seconds since `zero`."""
+    """The answers of all monitors, and when they changed, in seconds since `zero`."""
 
     asked: Asked
     zero: float = field(default_factory=time.monotonic)
@@ -60,7 +60,7 @@ class Timeline:
     changes: list[tuple[float, str, str]] = field(default_factory=list)
 
     def look(self) -> None:
-        """Ask everybody, and print what has changed."""
+        """Query all monitors, and print the answers that have changed."""
         for name, ask in self.asked.items():
             at, (word, more) = time.monotonic() - self.zero, ask()
             if self.words.get(name) != word:
@@ -69,7 +69,7 @@ class Timeline:
                 console.print(f"{at:+7.1f} s  {name}: {word}{f' ({more})' if more else ''}", markup=False)
 
     def follow(self, is_over: Callable[[], bool]) -> None:
-        """Look once a second until something is so; raises ServiceError where that takes too long."""
+        """Query once a second until a condition holds. Raises ServiceError if that takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while not is_over():
             if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ class Timeline:
             time.sleep(max(0.0, 1 - (time.monotonic() - started)))
 
     def follow_until(self, usual: Mapping[str, str]) -> None:
-        """Look until those of whom something is usual have said it for some time without a break."""
+        """Query until the monitors in `usual` have given their usual answers for WELL_S without a break."""
         since: list[float] = []
 
         def is_usual() -> bool:
@@ -98,7 +98,7 @@ def stopped(
     rate: Annotated[int, typer.Option(min=1, help="Events a second.")] = 500,
     seconds: Annotated[int, typer.Option(min=1, help="How long silver is stopped.")] = 60,
 ) -> None:
-    """Run a small live pipeline, stop its silver for a while, and print who said what when."""
+    """Run a small live pipeline, stop its silver for a while, and print when each monitor reports what."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="lakehouse-stopped-") as lost, ExitStack() as stack:
         home = Path(lost)
@@ -120,7 +120,7 @@ def _watch(
     home, ports = settings.home, dict[str, int]()
 
     def start(name: str, *arguments: str) -> Process:
-        """Start a command whose metrics are at a port of its own, the same each time."""
+        """Start a command that serves metrics. A restarted command gets the same port."""
         ports.setdefault(name, unused_port() + len(ports))
         command = [LAKEHOUSE, *arguments, "--telemetry-port", str(ports[name])]
         return stack.enter_context(running(command, environment, home / f"{name}-{time.monotonic_ns()}"))
@@ -177,7 +177,7 @@ def _watch(
 
 @contextmanager
 def _prometheus(directory: Path, ports: Mapping[str, int], rules: bytes) -> Iterator[str]:
-    """Run a Prometheus that scrapes these ports, and give its address."""
+    """Run a Prometheus that scrapes these ports, and yield its address."""
     program = shutil.which("prometheus")
     if program is None:
         raise ServiceError("prometheus is missing: scripts/prometheus.sh installs it")
@@ -225,7 +225,7 @@ def _is_ready(port: int) -> bool:
 
 
 def _firing(lines: str) -> str:
-    """Return what fires by the notifications that `lakehouse alert` has printed."""
+    """Return the firing rules, according to the notifications that `lakehouse alert` has printed."""
     firing = set[str]()
     for line in lines.splitlines():
         one = json.loads(line)
@@ -234,7 +234,7 @@ def _firing(lines: str) -> str:
 
 
 def _found(address: str, query: str, label: str) -> str:
-    """Return the values of a label of what a query of Prometheus finds now."""
+    """Return a label's values in the current result of a Prometheus query."""
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:

@@ -1,9 +1,9 @@
-"""How soon new rows come when a run is killed and another one stands by.
+"""The time until new rows appear after a run is killed while another run stands by.
 
 python -m benchmarks.takeover --rate 5000 --kills 10
 
-Two `lakehouse run all --standby` run on one lake while events come. Again and again the one that works is
-killed, and started again to stand by for the other. What counts is the time from the kill to the first new
+Two `lakehouse run all --standby` use one lake while events arrive. The active run is killed repeatedly, and
+started again to stand by for the other run. The benchmark measures the time from each kill to the first new
 row in Redis and to the first new message in the topic.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.live import Plan, Producers, places_of_metrics
 from lakehouse.common.errors import LakehouseError
 from lakehouse.settings import Settings
 
-_MARGIN_S = 0.3  # what was sent just before the kill is seen after it
+_MARGIN_S = 0.3  # rows that were sent just before the kill may be seen shortly after it
 _PATIENCE_S = 120.0
 
 app = typer.Typer(add_completion=False)
@@ -38,7 +38,7 @@ def takeover(
     kills: Annotated[int, typer.Option(min=1, help="How often the one that works is killed.")] = 10,
     settle_seconds: Annotated[float, typer.Option(min=1, help="How long each works before that.")] = 30,
 ) -> None:
-    """Kill the run that works, over and over, and say how soon the other one has sent new rows."""
+    """Kill the active run repeatedly, and print how soon the other run has sent new rows."""
     with bench_services() as settings, ExitStack() as stack:
         plan = Plan(["metrics"], rate, 3_600, 0)
         homes = [settings.changed({"home": settings.home / name}) for name in "ab"]
@@ -72,7 +72,7 @@ def _standby(settings: Settings) -> AbstractContextManager[Pipeline]:
 
 
 def _last_word(one: Pipeline) -> str:
-    """Return what a living run has said last of its turn; empty if it is none."""
+    """Return the last state that a living run has printed, or an empty text if it has printed none."""
     if one.popen.poll() is not None:
         return ""
     words = [line["message"].partition(" ")[0].rstrip(";:") for line in one.lines() if "message" in line]

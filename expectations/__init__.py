@@ -1,5 +1,5 @@
-"""Great Expectations suites, one per table, in `<layer>/<table>.py`.
+"""Great Expectations suites. The suite for a table is in `<layer>/<table>.py`.
 
-Each module's `suite()` returns the table's suite. Expectations shared by several tables are in
-`bronze/common.py`, `silver/common.py` and `gold/windows.py`.
+Each of these modules has a function `suite()` that returns the suite. Expectations that several tables share
+are in `bronze/common.py`, `silver/common.py` and `gold/windows.py`.
 """

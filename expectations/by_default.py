@@ -1,4 +1,4 @@
-"""The default suite for a table without one, derived from its stream's declaration."""
+"""The default suite for a table that has no suite, derived from its stream's declaration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def suite(subject: Subject) -> ExpectationSuite:
 
 
 def _merged(table: MergedTable) -> list[Expectation]:
-    """Expect unique, non-null keys and, for tumbling windows, aligned windows."""
+    """Expect unique keys without nulls and, for tumbling windows, aligned windows."""
     found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
     if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
         found += aligned(table.keys, table.window_s)

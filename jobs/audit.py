@@ -1,4 +1,4 @@
-r"""spark-submit job: compare every layer with the layer before it, and the exports with gold.
+r"""spark-submit job: compare every layer with the previous layer, and the exports with gold.
 
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/audit.py --stream metrics
 """

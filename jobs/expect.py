@@ -1,4 +1,4 @@
-r"""spark-submit job: check tables against their suites of expectations.
+r"""spark-submit job: check tables against their expectation suites.
 
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/expect.py gold --since 1h
 """

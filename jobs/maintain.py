@@ -1,4 +1,4 @@
-r"""spark-submit job: delete old rows, compact and vacuum the tables, and clear fold state in gold.
+r"""spark-submit job: delete old rows, compact and vacuum tables, and clear fold state in gold.
 
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/maintain.py --stream metrics
 """

@@ -1,4 +1,4 @@
-r"""spark-submit job: parse and validate bronze rows; malformed and late records become dead letters.
+r"""spark-submit job: parse and validate bronze rows, and turn malformed and late records into dead letters.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/silver.py --stream metrics --trigger available-now

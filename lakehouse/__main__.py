@@ -1,7 +1,7 @@
 """`python -m lakehouse` runs the `lakehouse` command.
 
-Started this way, Python looks for modules in the working directory first. A file there could replace an
-installed package, so the directory is removed from the path before anything else is imported.
+Started this way, Python looks for modules in the working directory first. A file there could shadow an
+installed package, so the working directory is removed from the path before any other import.
 """
 
 from __future__ import annotations

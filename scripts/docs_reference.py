@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made of the code: the settings, the commands, and the REST API."""
+"""Documentation pages that are generated from the code: the settings, the commands, and the REST API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITTEN = "This page is made of the code."
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page by its path in the site."""
+    """Return the text of each generated page, by its path in the site."""
     return {**_settings(), **_commands(), **_rest()}
 
 
@@ -67,7 +67,7 @@ def _default(key: Key) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text as a table's cell: braces and angles are no markup there."""
+    """Return text for a table cell, in which braces and angle brackets are not markup."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
@@ -91,7 +91,7 @@ def _commands() -> dict[str, str]:
 
 
 def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the commands that are no groups of others, with the words that call them after `lakehouse`."""
+    """Yield the commands that are not groups, each with the words that follow `lakehouse` to call it."""
     if not isinstance(command, TyperGroup):
         yield (), command
         return

@@ -1,7 +1,8 @@
-"""A hook of MkDocs that adds to docs/: pages of the project's root and of the code, and files.
+"""An MkDocs hook that adds pages to docs/: from the project's root, from the code, and from linked files.
 
-Links are written for the repository. In the site, one to a file outside docs/ leads to that file's page or to
-a copy of its text. A page of more than 1,200 words is a warning, which `mkdocs build --strict` refuses.
+Links are written for the repository. In the site, a link to a file outside docs/ leads to that file's page or
+to a copy of its text. A page with more than 1,200 words causes a warning, which `mkdocs build --strict`
+refuses.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ OF_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "promises.md",
 }
-"""Pages outside docs/, by their path in the repository: their path in the site."""
+"""Pages outside docs/: their paths in the repository, mapped to their paths in the site."""
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _log = logging.getLogger("mkdocs.hooks.docs_site")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in docs/, and a copy of each file of the repository that a page links to."""
+    """Add the pages that are not in docs/, and a copy of each file in the repository that a page links to."""
     for path, uri in OF_ROOT.items():
         files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
     for uri, text in docs_reference.pages().items():
@@ -49,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Return the page with its links as the site has them."""
+    """Return the page with its links changed for the site."""
     uri = page.file.src_uri
     words = len(markdown.split())
     if words > LIMIT_WORDS:
@@ -74,13 +75,13 @@ def _link(uri: str, found: re.Match[str]) -> str:
 
 
 def _in_repository(uri: str, link: str) -> str:
-    """Return where a link of a page leads to, from the project's root."""
+    """Return a link's target as a path from the project's root."""
     of_root = {place: path for path, place in OF_ROOT.items()}
     return posixpath.normpath(posixpath.join(posixpath.dirname(of_root.get(uri, f"docs/{uri}")), link))
 
 
 def _target(uri: str, link: str) -> str | None:
-    """Return the file or directory outside docs/ that a link of a page leads to; null if it is a page's."""
+    """Return the file or directory outside docs/ that a link leads to, or None if it leads to a page."""
     path = _in_repository(uri, link)
     is_ours = (
         not path.startswith(("docs/", "../")) and path not in OF_ROOT and not uri.startswith("reference/")
@@ -93,7 +94,7 @@ def _place(path: str) -> str:
 
 
 def _copies(path: str) -> list[tuple[str, str]]:
-    """Return what the site has of a file or directory outside docs/: a text, or a list of texts."""
+    """Return the site's copies of a file or directory outside docs/: its text, or a list of its files."""
     if (ROOT / path).is_file():
         return [(_place(path), (ROOT / path).read_text(encoding="utf-8"))]
     found = sorted(one.relative_to(ROOT).as_posix() for one in (ROOT / path).rglob("*") if one.is_file())

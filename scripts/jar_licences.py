@@ -1,7 +1,8 @@
-"""Write the licences of the runtime jars into requirements/jars.licences: python scripts/jar_licences.py.
+"""Write the licences of the runtime jars to requirements/jars.licences: python scripts/jar_licences.py.
 
-They are what the jars' POMs say, or else those of the parents, as Ivy has cached them for `make lock`, which
-calls this. A line has a jar's coordinates, a tab and the names of its licences; no name if no POM has one.
+`make lock` runs this script. The licences come from the POMs that Ivy has cached: from the jar's POM or, if
+it names none, from its parents' POMs. A line consists of a jar's coordinates, a tab and the names of its
+licences. There are no names if no POM contains any.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Coordinates = tuple[str, str, str]
 
 
 def licences(coordinates: Coordinates, cache: Path) -> list[str]:
-    """Return the licences that a jar's POM names, else those of its nearest parent that names some.
+    """Return the licences in a jar's POM, or else in its nearest parent that names any.
 
     Raises FileNotFoundError if a POM is not in the cache.
     """

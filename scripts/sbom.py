@@ -1,10 +1,10 @@
-"""Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
+"""Write CycloneDX 1.6 bills of materials for the wheel and the image: python scripts/sbom.py DIRECTORY.
 
-They are made from what locks the parts: requirements/runtime.txt, lakehouse/storage/spark/jars.sha256, the
-page's vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's
-POM names none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
-pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same sources
-make the same files.
+They are generated from the lock files: requirements/runtime.txt, lakehouse/storage/spark/jars.sha256, the
+page's vendor.sha256 and docker/Dockerfile. The jars' licences come from requirements/jars.licences. If a
+jar's POM names none, the bill contains NOASSERTION. Two things are read from the installed packages: the
+licences of Python packages, and the jars inside the pyspark wheel, which are identified by their own
+metadata. Neither the clock nor the network is used, so the same sources always give the same files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakehouse.common.extras import DISTRIBUTION, code_version
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-# Where the image's packages are installed; a marker that does not hold there names what is not in it.
+# The environment of the image. A package is left out if its marker does not hold there.
 IMAGE = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -42,7 +42,7 @@ Component = dict[str, Any]
 
 
 def packages(lock: str) -> Iterator[tuple[Component, str]]:
-    """Yield the packages of a lock file, each with its marker, which may be empty."""
+    """Yield the packages in a lock file, each with its marker, which may be empty."""
     for entry in lock.replace("\\\n", " ").splitlines():
         head, *digests = entry.split("--hash=sha256:")
         requirement, _, marker = head.partition(";")
@@ -59,7 +59,7 @@ def packages(lock: str) -> Iterator[tuple[Component, str]]:
 
 
 def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> Iterator[Component]:
-    """Yield the jars of these configurations, all of which `lakehouse setup --s3` fetches."""
+    """Yield the jars for these configurations, by default all that `lakehouse setup --s3` fetches."""
     lock = (ROOT / "lakehouse" / "storage" / "spark" / "jars.sha256").read_text(encoding="utf-8")
     for digest, path, coordinates, _size in map(str.split, lock.splitlines()):
         if Path(path).parts[0] not in configurations:
@@ -82,7 +82,7 @@ def spark_jars() -> list[Component]:
 
 
 def vendored() -> Iterator[Component]:
-    """Yield the script and the style of others that the page ships."""
+    """Yield the third-party script and style that the page includes."""
     page = ROOT / "lakehouse" / "serving" / "page"
     for digest, name in map(str.split, (page / "vendor.sha256").read_text(encoding="utf-8").splitlines()):
         if name.endswith(".js"):
@@ -92,7 +92,7 @@ def vendored() -> Iterator[Component]:
 
 
 def base_image() -> Iterator[Component]:
-    """Yield the image's base, by digest, and Debian's packages, which have no versions before a build."""
+    """Yield the base image with its digest, and Debian packages without versions, which a build decides."""
     text = DOCKERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
     final = text[text.rindex("\nFROM ") :]
     name, version, digest = re.findall(r"\nFROM ([\w/.-]+):(\S+)@sha256:([0-9a-f]{64})", final)[0]
@@ -104,7 +104,7 @@ def base_image() -> Iterator[Component]:
 
 
 def wheel() -> dict[str, Any]:
-    """Return the bill of the wheel: what may be installed with it, and what this brings."""
+    """Return the bill for the wheel: the packages that may be installed with it, and its contents."""
     named = (name for names in _project()["optional-dependencies"].values() for name in names)
     extras = {re.match(r"[\w.-]+", name)[0] for name in named}  # type: ignore[index]
     lock = (ROOT / "requirements" / "sandbox.txt").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def wheel() -> dict[str, Any]:
 
 
 def image() -> dict[str, Any]:
-    """Return the bill of the image: the packages whose markers hold there, and what is below them."""
+    """Return the bill for the image: the packages whose markers hold there, the base image and the jars."""
     text = DOCKERFILE.read_text(encoding="utf-8")
     version = re.findall(r"FROM python:([\d.]+)", text)[0]
     fetched = re.findall(r"-m lakehouse\.storage\.spark\.installing ([a-z0-9 ]*)&&", text)[0].split()
@@ -134,7 +134,7 @@ def _python() -> Iterator[tuple[Component, str]]:
 
 
 def _licences(package: str) -> dict[str, Any]:
-    """Return the licence that an installed package names; nothing of one that is not installed here."""
+    """Return the licence that a package states, or nothing if the package is not installed here."""
     try:
         said = metadata.metadata(package)
     except metadata.PackageNotFoundError:
@@ -143,7 +143,7 @@ def _licences(package: str) -> dict[str, Any]:
         return {"licenses": [{"expression": said["License-Expression"]}]}
     text = said["License"].strip() if "License" in said else ""
     classified = [one for one in said.get_all("Classifier", []) if one.startswith("License :: ")]
-    # Some write the whole licence there.
+    # Some packages put the whole licence text in this field.
     names = [text] if text and "\n" not in text else [one.split(" :: ")[-1] for one in classified]
     return _named(names) if names else {}
 
@@ -154,7 +154,7 @@ def _named(licences: Sequence[str]) -> dict[str, Any]:
 
 @functools.cache
 def _jar_licences() -> dict[str, list[str]]:
-    """Return the names of licences by a jar's coordinates."""
+    """Return the names of each jar's licences, by its coordinates."""
     text = (ROOT / "requirements" / "jars.licences").read_text(encoding="utf-8")
     lines = (line.partition("\t") for line in text.splitlines())
     return {coordinates: [one for one in named.split("; ") if one] for coordinates, _, named in lines}
@@ -186,7 +186,7 @@ def _library(purl: str | None, name: str, version: str, *digests: str) -> Compon
 
 
 def _says_of_itself(jar: Path) -> tuple[str | None, str, str]:
-    """Return a jar's group, name and version by its Maven properties; without such, by its file's name."""
+    """Return a jar's group, name and version, from its Maven properties or else from its file name."""
     with zipfile.ZipFile(jar) as archive:
         found = [
             name
@@ -207,7 +207,7 @@ def _name_and_version(jar: Path) -> tuple[str, str]:
 
 
 def write(directory: Path) -> None:
-    """Write both bills into a directory."""
+    """Write both bills to a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, bill in (("wheel", wheel()), ("image", image())):
         path = directory / f"lakehouse-{name}.cdx.json"

@@ -1,1 +1,1 @@
-"""Suites of the bronze tables."""
+"""Suites for the bronze tables."""

@@ -1,4 +1,4 @@
-"""Expectations of all bronze tables: unchanged Kafka records, without duplicates."""
+"""Expectations for all bronze tables: unchanged Kafka records without duplicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def landed() -> list[Expectation]:
-    """Expect Kafka records with valid metadata; keys and values are not checked."""
+    """Expect Kafka records to have valid metadata. Keys and values are not checked."""
     return [
         unique(COORDINATES),
         required(COORDINATES, (*COORDINATES, "timestamp_type", "ingested_at")),

@@ -1,1 +1,1 @@
-"""Suites of the gold tables."""
+"""Suites for the gold tables."""

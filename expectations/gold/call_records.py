@@ -1,4 +1,4 @@
-"""The suite of gold.call_records: calls between two users, open or closed after their last event."""
+"""The suite for gold.call_records: calls between two users, which are open or closed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from lakehouse.streams.suites import fresh, make_suite, no_rows, required, rows,
 
 KEYS = ("user1", "user2", "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
-"""The payload column for each silver table that contains its events."""
+"""The payload column that contains the events from each silver table."""
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.call_records."""
+    """Return the suite for gold.call_records."""
     events = " UNION ALL ".join(
         f"SELECT user1, user2, event_time AS ts FROM silver_{table}" for table in SIDES
     )

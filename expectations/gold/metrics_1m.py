@@ -1,4 +1,4 @@
-"""The suite of gold.metrics_1m: statistics per service, metric and minute."""
+"""The suite for gold.metrics_1m: statistics per service, metric and minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = ("service_id", "metric_name", "window_start")
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.metrics_1m."""
+    """Return the suite for gold.metrics_1m."""
     group = {"service_id": "service_id", "metric_name": "metric_name"}
     return make_suite(
         "gold.metrics_1m",

@@ -1,4 +1,4 @@
-"""The suite of gold.metrics_summary_10m: statistics per environment, metric and ten-minute window."""
+"""The suite for gold.metrics_summary_10m: statistics per environment, metric and ten-minute window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = ("environment", "metric_name", "window_start")
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.metrics_summary_10m."""
+    """Return the suite for gold.metrics_summary_10m."""
     group = {"environment": "coalesce(environment, 'default')", "metric_name": "metric_name"}
     return make_suite(
         "gold.metrics_summary_10m",

@@ -1,7 +1,8 @@
-"""The suite of gold.product_sales: sales of each product since its last tombstone.
+"""The suite for gold.product_sales: each product's sales since its last tombstone.
 
-A total may have decreased within the last day only if a tombstone or a return was merged since then: one
-after the row's offset at that time or, if records arrived out of order and the row was recomputed, any.
+A total may have decreased within the last day only if a tombstone or a return explains it. The tombstone or
+return must come after the offset that the row had at that time. If records arrived out of order and the row
+was recomputed, it may have any offset.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _FALLEN_FOR_NO_REASON = """
         OR lowering.offset > coalesce(try_element_at(merged_before, lowering.partition).last_offset, -1)
       )"""
 
-# A record that explains a decrease keeps explaining it as offsets grow, so find only new decreases and
-# offsets that did not grow.
+# A record that explains a decrease continues to explain it as offsets grow. The step therefore finds only
+# new decreases, and offsets that did not grow.
 _FALLEN_SINCE = (
     _FALLEN_FOR_NO_REASON.replace("= 'update_preimage'", "IN ('update_preimage', 'delete')")
     + """
@@ -49,13 +50,13 @@ _FALLEN_SINCE = (
       )"""
 )
 _LAST = "array_max(transform(map_values(partitions), state -> state.last_offset))"
-_SINCE = f"{_LAST} - 100000"  # for a decrease explained by an older record, the whole table is checked
+_SINCE = f"{_LAST} - 100000"  # if an older record explains a decrease, the whole table is checked
 
 _IN_SILVER = "SELECT product FROM {batch} LEFT ANTI JOIN silver_sales_events USING (product)"
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.product_sales."""
+    """Return the suite for gold.product_sales."""
     return make_suite(
         "gold.product_sales",
         unique(KEYS),

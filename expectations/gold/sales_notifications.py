@@ -1,7 +1,7 @@
-"""The suite of gold.sales_notifications: sales that raised their product's total to the threshold.
+"""The suite for gold.sales_notifications: sales that raised their product's total to the threshold.
 
-A micro-batch writes notifications before product_sales, which may be behind. So a product's row is expected
-only for notifications up to the last record of their partition in product_sales.
+A micro-batch writes notifications before it writes product_sales, which may therefore be behind. A
+notification needs a row for its product only if product_sales has already merged its record's offset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MERGED = """
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.sales_notifications."""
+    """Return the suite for gold.sales_notifications."""
     names = ", ".join(KEYS)
     below = f"SELECT {names}, value FROM {{batch}} WHERE value < (SELECT sales_threshold FROM limits)"
     unsold = (
@@ -42,7 +42,7 @@ def suite() -> ExpectationSuite:
             "every product has a row in product_sales",
             f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
             f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
-            # The step includes notifications ahead of product_sales: they do not change when it catches up.
+            # The step also checks notifications ahead of product_sales, because they will not change later.
             step=f"SELECT {names} FROM {{batch}} LEFT ANTI JOIN gold_product_sales USING (product)",
         ),
         fresh("event_time", within="24h"),

@@ -1,4 +1,4 @@
-"""The suite of gold.user_transactions_5m: the amount spent per user and five-minute window."""
+"""The suite for gold.user_transactions_5m: the amount spent per user and five-minute window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = ("user_id", "window_start")
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of gold.user_transactions_5m."""
+    """Return the suite for gold.user_transactions_5m."""
     return make_suite(
         "gold.user_transactions_5m",
         unique(KEY),

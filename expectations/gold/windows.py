@@ -1,4 +1,4 @@
-"""Expectations of tables with one row per tumbling window of event time."""
+"""Expectations for tables with one row per tumbling window of event time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its la
 
 
 def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
-    """Expect windows of length `length_s` that start at multiples of it since the epoch."""
+    """Expect windows of length `length_s` that start at multiples of this length since the epoch."""
     length = length_s * 1_000_000
     return [
         rows(
@@ -31,7 +31,7 @@ def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
 
 
 def statistics(key: Sequence[str]) -> list[Expectation]:
-    """Expect each window's statistics to be consistent with a single set of numbers."""
+    """Expect each window's statistics to be consistent, as computed from a single set of numbers."""
     one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
     return [
         required(key, (*key, "window_end", *STATISTICS)),
@@ -67,10 +67,10 @@ def has_events(
     first: str = "window_start",
     last: str = "window_end",
 ) -> Expectation:
-    """Expect every window to have an event of its group in silver.
+    """Expect silver to contain at least one event for each window and group.
 
     `by` maps each column of the group to a Spark SQL expression on silver. `first` and `last` are columns of
-    the window's row that bound the time of at least one such event.
+    the gold row that bound the time of at least one such event.
     """
     columns = ", ".join(f"{expression} AS {name}" for name, expression in by.items())
     events = f"SELECT DISTINCT {columns}, {_start('event_time', length_s)} AS start FROM {silver}"
@@ -85,5 +85,5 @@ def has_events(
 
 
 def _start(column: str, length_s: int) -> str:
-    """Return a Spark SQL expression for the start, in microseconds, of the window that contains a time."""
+    """Return a Spark SQL expression for the start of the window that contains a time, in microseconds."""
     return f"(unix_micros({column}) - pmod(unix_micros({column}), {length_s * 1_000_000}))"

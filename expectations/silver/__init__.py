@@ -1,1 +1,1 @@
-"""Suites of the silver tables."""
+"""Suites for the silver tables."""

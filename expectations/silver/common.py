@@ -1,4 +1,4 @@
-"""Expectations of all silver tables: records that meet their contract, each with a bronze row."""
+"""Expectations for all silver tables: records that meet their contract, each with a row in bronze."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def accepted(source: Source) -> list[Expectation]:
-    """Expect a source's clean records: required fields, event times not too far ahead, and bronze rows."""
+    """Expect clean records to have required fields, bronze rows, and times not too far in the future."""
     fields = [
         field
         for field in source.contract.fields
@@ -37,5 +37,5 @@ def accepted(source: Source) -> list[Expectation]:
 
 
 def _is_in_every_row(contract: Contract, name: str) -> bool:
-    """Tell whether every row has this required field: a tombstone has only the contract's tombstone field."""
+    """Tell whether every row has this required field. In a tombstone, only the tombstone field is set."""
     return contract.tombstone in (None, name)

@@ -1,6 +1,6 @@
-"""The suite of silver.dead_letters: refused records, each with its reasons and status.
+"""The suite for silver.dead_letters: refused records, each with its reasons and status.
 
-The suite warns if more than a tenth of a topic's records are open letters. The table need not be fresh.
+The suite warns if more than a tenth of a topic's records are open letters. It does not require recent rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IDENTITY = r"concat_ws('\n', topic, string(partition), string(offset), stage)"
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of silver.dead_letters."""
+    """Return the suite for silver.dead_letters."""
     streams = load(load_settings())
     return make_suite(
         "silver.dead_letters",
@@ -47,7 +47,7 @@ def suite() -> ExpectationSuite:
 
 
 def _open_rate(streams: Sequence[Stream], *, most: float) -> str:
-    """Return a query for topics whose share of open letters is above `most`, or that have no bronze rows."""
+    """Return a query for topics with a share of open letters above `most`, or without bronze rows."""
     landed = " UNION ALL ".join(
         f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
         for stream in streams

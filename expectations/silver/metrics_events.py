@@ -1,4 +1,4 @@
-"""The suite of silver.metrics_events: measurements with finite values."""
+"""The suite for silver.metrics_events: measurements with finite values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.streams.suites import make_suite, rows
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of silver.metrics_events."""
+    """Return the suite for silver.metrics_events."""
     return make_suite(
         "silver.metrics_events",
         *accepted(SOURCE),

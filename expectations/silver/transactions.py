@@ -1,4 +1,4 @@
-"""The suite of silver.transactions: users' payments, with amounts above zero."""
+"""The suite for silver.transactions: users' payments, with amounts above zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.streams.suites import make_suite, rows
 
 
 def suite() -> ExpectationSuite:
-    """Return the suite of silver.transactions."""
+    """Return the suite for silver.transactions."""
     return make_suite(
         "silver.transactions",
         *accepted(SOURCE),

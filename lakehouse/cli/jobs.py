@@ -1,4 +1,4 @@
-"""The spark-submit jobs' command line, and the error handling of every command line."""
+"""The command line for the spark-submit jobs, and the error handling for all command lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 
 
 def job(layer: LayerName | None = None) -> None:
-    """Run the spark-submit job for one layer, or for all layers: parse the arguments, run, exit."""
+    """Run the spark-submit job for one layer or for all layers: parse the arguments, run, and exit."""
     layers = LAYERS if layer is None else [layer]
 
     def main(
@@ -64,9 +64,9 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line, and print a LakehouseError, OSError or Spark error as one line on standard error.
+    """Run a command line, and report a LakehouseError, OSError or Spark error in one line.
 
-    Any other error is printed with its whole traceback.
+    The line goes to standard error. Any other error is reported with its whole traceback.
     """
     guard_standard_error()
     try:
@@ -77,7 +77,7 @@ def exit_with(app: typer.Typer) -> None:
     except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
         _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
         sys.exit(1)
-    except OSError as error:  # the same problems, raised in Python
+    except OSError as error:  # the same problems, reported by Python
         _print_error(what_of(error))
         sys.exit(1)
     except KeyboardInterrupt:

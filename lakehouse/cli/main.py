@@ -1,4 +1,4 @@
-"""The command line: `lakehouse --help`."""
+"""The command line of `lakehouse`, with all commands and their help."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         "copy": (copy.app, "lakehouse copy --to /backup/lake"),
     },
 }
-"""The commands and command groups by help panel and name, each with examples."""
+"""Commands and command groups, by help panel and name, each with examples."""
 EPILOG = (
     "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
     "an expectation could not be evaluated; 3 for run, too many records were refused, and for services "
@@ -164,5 +164,5 @@ def lakehouse(
 
 
 def main() -> None:
-    """Entry point of the `lakehouse` command."""
+    """Run the `lakehouse` command, and exit with its code."""
     exit_with(app)

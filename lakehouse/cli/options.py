@@ -1,4 +1,4 @@
-"""Options that commands and jobs share, and groups of options declared as dataclasses."""
+"""Options shared by commands and jobs, and groups of options that are declared as dataclasses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakehouse.streams.definition import Stream
 
 
 class Format(StrEnum):
-    """The output format of a report."""
+    """The format in which a report is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -81,7 +81,7 @@ StandbyOption = Annotated[
 
 
 def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
-    """Return the records that --skip names.
+    """Return the ranges of records that --skip names.
 
     Raises SettingsError unless each value names offsets in a topic that the streams read.
     """
@@ -90,10 +90,10 @@ def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand a command's dataclass parameters into options; calls build the dataclasses from the options.
+    """Replace a command's dataclass parameters with options.
 
-    A field is declared like an option in typer: it is annotated with the option, and has the option's
-    default.
+    A call builds the dataclasses from the options. A field is declared like an option in typer: its
+    annotation describes the option, and its default is the option's default.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)

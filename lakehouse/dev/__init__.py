@@ -1,1 +1,1 @@
-"""Tools for local development and stream authors: services, samples, the demo and the scaffold."""
+"""Tools for local development and for stream authors: services, samples, the demo and the scaffold."""

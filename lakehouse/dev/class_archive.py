@@ -1,11 +1,11 @@
-"""Create an archive of the classes that Spark loads at start-up, once, after the first demo or before tests.
+"""Create an archive of the classes that Spark loads at startup, after the first demo or before tests.
 
     python -m lakehouse.dev.class_archive MADE_FOR
 
-A JVM reads, checks and links some twenty thousand classes before Spark does anything useful. With an archive
-from an earlier run (class data sharing), it maps them into memory instead. A JVM of any other version, or
-with other jars, ignores the archive. MADE_FOR is any text that identifies the JVM and the jars
-(scripts/class_archive.sh).
+A JVM reads, checks and links about twenty thousand classes before Spark does anything useful. If an earlier
+run has archived the classes (class data sharing), the JVM maps them into memory instead. A JVM that has a
+different version or different jars ignores the archive. MADE_FOR is any text that identifies the JVM and the
+jars (scripts/class_archive.sh).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _EVENTS = 200
 
 
 def make_archive(archive: Path) -> None:
-    """Run every stream's silver and gold on a few samples, and archive the classes that they load.
+    """Run silver and gold of every stream on a few samples, and archive the classes that they load.
 
-    The archive is renamed into place once complete, because a JVM crashes on a truncated archive.
+    The archive is renamed into place when it is complete, because a JVM crashes on a truncated archive.
     """
     draft = archive.with_suffix(".draft")
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
@@ -69,7 +69,7 @@ def _land(lake: Lake, settings: Settings) -> None:
 
 
 def make_archive_once(archive: Path, made_for: str) -> None:
-    """Create the archive unless one exists for the same MADE_FOR; a second process waits for the first."""
+    """Create the archive unless one exists for this MADE_FOR. Wait if another process is creating it."""
     note = archive.with_name(f"{archive.name}.for")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with archive.with_suffix(".lock").open("a") as lock:

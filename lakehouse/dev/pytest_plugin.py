@@ -4,7 +4,8 @@
     case              `lakehouse.testing.Case`: records in, literal rows out
     assert_same_gold  `lakehouse.testing.SameGold`: order, micro-batches and crashes do not change gold
 
-A run that uses no fixture costs nothing: Spark is imported only when the first fixture is requested.
+A run without these fixtures costs nothing, because Spark is imported only when the first fixture is
+requested.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _OF_KAFKA = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Silence the Kafka client's warnings: importing a stream would cause two hundred of them."""
+    """Silence the Kafka client's warnings. The import of a stream would cause two hundred of them."""
     for one in _OF_KAFKA:
         config.addinivalue_line("filterwarnings", one)
 
 
 @pytest.fixture(scope="session")
 def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield a Spark session for small data, started once for all tests; it can open lakes."""
+    """Yield a Spark session for small data, which all tests share and which can open lakes."""
     from lakehouse.testing.session import small_session
 
     with small_session(tmp_path_factory.mktemp("lakehouse")) as spark:
@@ -43,7 +44,7 @@ def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkS
 
 @pytest.fixture
 def case(lakehouse_spark: SparkSession) -> Case:
-    """Run records through a stream and compare the results with literal rows."""
+    """Run records through a stream, and compare the results with literal rows."""
     from lakehouse.testing.cases import Case
 
     return Case(lakehouse_spark)

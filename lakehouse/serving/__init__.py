@@ -1,1 +1,1 @@
-"""The REST API: serves gold rows from Redis and Delta, without a JVM."""
+"""The REST API, which serves gold rows from Redis and Delta without a JVM."""

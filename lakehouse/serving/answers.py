@@ -1,4 +1,4 @@
-"""JSON responses with their source and an ETag; 304 if the client already has the current version."""
+"""JSON responses with their source and an ETag. A client that already has the current version gets 304."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a response; both numbers are None if the table does not exist yet.
+    """A response's source. `generation` and `version` are None if the table does not exist yet.
 
-    `is_final` says whether everything in the response is final and will not change; None if unknown.
+    `is_final` is true if nothing in the response can change any more, and None if that is unknown.
     """
 
     source: str
@@ -30,7 +30,7 @@ class Origin:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The fields of a response's body that describe its source."""
+        """The members of a response's body that describe its source."""
         stamp = {"source": self.source, "generation": self.generation, "version": self.version}
         return stamp | {"isFinal": self.is_final}
 
@@ -42,32 +42,38 @@ class Origin:
 
 
 def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
-    """Return a body with its origin, or 304 without a body if the client already has this version."""
+    """Return a response with this body and its origin, or 304 if the client already has this version."""
     return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Return a response like `answered`, but insert `rows` as unchanged JSON, so that numbers stay exact."""
+    """Return the same response as `answered`, with the JSON text `rows` inserted unchanged.
+
+    The text is not parsed, so numbers in it keep all their digits.
+    """
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return raw record data, which browsers and proxies must not store; `rows` is as in `answered_rows`."""
+    """Return raw record data in a response that browsers and proxies must not store.
+
+    `rows` is JSON text, as in `answered_rows`.
+    """
     text = f"{_dumped(dict(before))[:-1]},{rows},{_dumped(origin.members)[1:]}"
     return Response(_encoded(text), headers=UNKEPT, media_type=_JSON)
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
-    """Return a body that does not come from a single table, and so has no origin or ETag."""
+    """Return a response without origin or ETag, for a body that does not come from a single table."""
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
 def in_camel_case(value: Any) -> Any:
-    """Return a value for JSON, with keys in camelCase and times (UTC) in ISO 8601."""
+    """Convert a value for a JSON response: keys to camelCase, and UTC times to ISO 8601 text."""
     if isinstance(value, Mapping):
         return {camel(name): in_camel_case(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +82,7 @@ def in_camel_case(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return a column's or field's name in camelCase, as used in JSON."""
+    """Return a column's or field's name in camelCase, as responses use it."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 

@@ -1,4 +1,4 @@
-"""The application that `lakehouse serve` runs: all routes and their shared objects."""
+"""The application that `lakehouse serve` runs, with all routes and the objects that they share."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def make_app(
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
-    """Return the application for the configured lake and Redis, open to callers that `access` admits.
+    """Return an application that serves the configured lake and Redis to callers that `access` admits.
 
-    `more` holds additional routes. Redis counts as unavailable if it takes longer than `redis_timeout_s`. By
-    default, `actions` runs this installation's commands.
+    `more` contains additional routes. Redis counts as unavailable if it takes longer than `redis_timeout_s`.
+    By default, `actions` runs the commands of this installation.
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
@@ -59,7 +59,7 @@ def make_app(
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
-    # A row's TTL starts when its event lands. The row's own time may be later, by up to the future tolerance.
+    # A row's TTL starts when its event lands. The row's own time may be later by up to the future tolerance.
     whole_s = settings.redis.ttl_s - settings.stream_defaults.future_tolerance_s
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)

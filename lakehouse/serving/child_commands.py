@@ -1,8 +1,8 @@
-"""CLI commands, run one at a time as child processes for callers with the scope `operate`.
+"""Run CLI commands as child processes, one at a time, for callers with the scope `operate`.
 
-An action runs the ordinary command with all its guarantees, and its output shows the progress. The last
-hundred actions are kept until the server stops. An action that is cancelled, exceeds the time limit, or is
-still running when the server stops gets SIGTERM, then SIGKILL if it does not exit.
+An action runs the ordinary command with all its guarantees, and its output shows the progress. The server
+keeps the last hundred actions until it stops. An action is stopped if a caller cancels it, if it exceeds the
+time limit, or if the server stops. It then gets SIGTERM, followed by SIGKILL if it does not exit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ActionStatus(StrEnum):
-    """The states of an action."""
+    """The possible states of an action."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -45,10 +45,10 @@ class ActionStatus(StrEnum):
 
 @dataclass
 class Action:
-    """One run of a command: its caller, times (UTC), output and exit code.
+    """One run of a command, with its caller, times (UTC), output and exit code.
 
-    `result` is the JSON object printed on standard output; None for any other output. `cancelled_by` is the
-    caller who cancelled the action; None if it was not cancelled.
+    `result` is the JSON object that the command printed on standard output, or None if it printed anything
+    else. `cancelled_by` is the caller who cancelled the action, or None if the action was not cancelled.
     """
 
     id: str
@@ -81,9 +81,9 @@ class _Running:
 
 
 class Actions:
-    """Run commands of `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
+    """Run commands with `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
 
-    Python's `-P` prevents the program from importing modules from the working directory.
+    Python's `-P` keeps the program from importing modules from the working directory.
     """
 
     def __init__(
@@ -124,7 +124,10 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Ask an action to stop, which may take a while; return the action, or None if it is unknown."""
+        """Start to stop an action, and return the action. Return None if the id is unknown.
+
+        The action may take a while to stop.
+        """
         running = self._running
         if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
             _log.info("%s cancels action %s of %s", actor, id_, running.action.actor)
@@ -133,15 +136,15 @@ class Actions:
         return self.get(id_)
 
     def get(self, id_: str) -> Action | None:
-        """Return an action, or None if it is unknown."""
+        """Return the action with this id, or None if the id is unknown."""
         return self._actions.get(id_)
 
     def newest(self) -> list[Action]:
-        """Return the actions, newest first."""
+        """Return all actions that the server still keeps, newest first."""
         return list(reversed(self._actions.values()))
 
     async def close(self) -> None:
-        """Ask a running action to stop, and kill it if it does not exit."""
+        """Stop the running action, if there is one. Kill it if it does not exit."""
         if self._running is not None:
             await self._end(self._running)
 
@@ -153,7 +156,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start stopping an action, unless it is already being stopped; return the task."""
+        """Start to stop an action, unless it is already being stopped. Return the task that stops it."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
@@ -184,7 +187,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect output lines, truncating long ones; return the last 1 MiB of the output."""
+    """Collect the output's lines, and truncate long ones. Return the last 1 MiB of the output."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]
@@ -197,7 +200,7 @@ async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
 
 
 def _line(printed: bytes) -> str:
-    """Decode a line, truncating it if it is long."""
+    """Decode a line, and truncate it if it is long."""
     line = printed[: _MOST_LINE * 4].decode(errors="replace").rstrip("\r")
     return line if len(line) <= _MOST_LINE else f"{line[:_MOST_LINE]} …"
 

@@ -1,4 +1,4 @@
-"""Request parameters: times in common formats, and paging, where `next` points to the next page."""
+"""Request parameters for times and for paging. Times have common formats; `next` leads to the next page."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000
 _SIGNED = 16
 _KEY = secrets.token_bytes(32)
-"""The key that signs cursors. Each process has its own, so cursors are valid only until the server stops."""
+"""The key that signs cursors. It is new in each process, so cursors become invalid when the server stops."""
 
 
 def micros(parameter: str, text: str) -> int:
-    """Parse epoch milliseconds, or ISO 8601 with an offset, to microseconds since the epoch.
+    """Convert epoch milliseconds, or ISO 8601 text with an offset, to microseconds since the epoch.
 
     Raises Problem for any other text, and for times in or after the year 10000.
     """
@@ -46,7 +46,10 @@ def micros(parameter: str, text: str) -> int:
 
 
 def iso(millis: int | None) -> str | None:
-    """Format epoch milliseconds as ISO 8601 UTC, or as digits outside the years 1 to 9999; None if None."""
+    """Format epoch milliseconds as ISO 8601 UTC, or as plain digits for times outside the years 1 to 9999.
+
+    Return None for None.
+    """
     if millis is None:
         return None
     try:
@@ -59,14 +62,14 @@ def iso(millis: int | None) -> str | None:
 def cursor(table: str, values: Sequence[Any]) -> str:
     """Return an opaque string that marks the end of a page by the sort values of its last row.
 
-    It does not pin a version: the next page is read from the newest version, without repeating rows.
+    A cursor does not pin a version. The next page is read from the newest version, without repeating rows.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.urlsafe_b64encode(_signature(text) + text).rstrip(b"=").decode()
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return a cursor's values. Raises Problem 400 unless this process created the cursor for the table."""
+    """Return the values in a cursor. Raises Problem 400 unless this process issued it for the table."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
         signature, content = packed[:_SIGNED], packed[_SIGNED:]
@@ -97,17 +100,17 @@ Cursor = Annotated[
 
 @dataclass(frozen=True)
 class Paging:
-    """The page that a request asks for: the maximum number of items, and the cursor (None: first page)."""
+    """The requested page: the maximum number of items, and a cursor, which is None for the first page."""
 
     limit: int
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return the cursor's values (None for the first page). Raises Problem 400 for an invalid cursor."""
+        """Return the cursor's values, or None for the first page. Raises Problem 400 if it is invalid."""
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return a page of a complete list, and `next`, a cursor with the number of items seen so far."""
+        """Return one page of a complete list, and `next`, a cursor that counts the items up to its end."""
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = cursor(name, [end]) if end < len(items) else None

@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): cause, location and remedy; never a stack trace."""
+"""Errors as problem+json (RFC 9457), with cause, location and remedy but never a stack trace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakehouse.common.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers that tell clients not to store a response or guess its media type."""
+"""Headers that tell clients not to store a response and not to guess its media type."""
 _CHOICES = re.compile(r"'([^']*)'")
 _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's term
-    """An error response: its status, detail, extra members and headers."""
+    """An error response, with its status, detail, extra members and headers."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -37,13 +37,13 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's term
 
 
 def unprocessable(parameter: str, detail: str) -> Problem:
-    """Return the error for one invalid parameter."""
+    """Return the error for an invalid parameter."""
     found = [{"parameter": parameter, "detail": detail}]
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{parameter}: {detail}", errors=found)
 
 
 def response(problem: Problem) -> Response:
-    """Return the error as a response."""
+    """Return the HTTP response that reports an error."""
     status = HTTPStatus(problem.status)
     body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem.detail}
     text = json.dumps(body | problem.members, ensure_ascii=False).encode(errors="replace")
@@ -51,7 +51,7 @@ def response(problem: Problem) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make the app return every error as a problem."""
+    """Make the app report every error as problem+json."""
     app.exception_handler(Problem)(_of_ours)
     app.exception_handler(RequestValidationError)(_of_parameters)
     app.exception_handler(HTTPException)(_of_routing)
@@ -72,7 +72,7 @@ async def _of_parameters(_request: Request, error: RequestValidationError) -> Re
 
 
 def _said(error: Mapping[str, Any]) -> str:
-    """Return a parameter's error message, with the nearest allowed value if there is one."""
+    """Return the message for an invalid parameter, with the nearest allowed value if there is one."""
     found = nearest(str(error.get("input")), _CHOICES.findall(str((error.get("ctx") or {}).get("expected"))))
     said = str(error["msg"])
     return f"{said}; {did_you_mean(found)}" if found else said

@@ -1,8 +1,7 @@
-"""Refuse requests with unknown parameters, or with unknown names as their values.
+"""Refuse requests that contain unknown parameters, or unknown names as parameter values.
 
-If a misspelt filter were ignored, the response would contain everything. So a route answers 400 for an
-undeclared parameter, a second value for a parameter that takes only one, and a value that is not a known
-name.
+If a misspelt filter were ignored, the response would contain everything. A route therefore answers 400 to an
+undeclared parameter, to a repeated parameter that takes only one value, and to an unknown name.
 
 All use of undocumented FastAPI internals is confined to this module (docs/internals.md).
 """
@@ -24,21 +23,21 @@ from lakehouse.serving.problems import Problem
 
 
 def path_of(scope: Scope) -> str | None:
-    """Return the path of a request's route as declared, or None if no route matched."""
+    """Return the path of a request's route as it was declared, or None if no route matched."""
     return getattr(scope.get("route"), "path", None)
 
 
 def parameters_of(request: Request) -> dict[str, bool] | None:
-    """Return the query parameters of a request's route, and whether each may be repeated.
+    """Return the names of a route's query parameters, and whether each parameter may be repeated.
 
-    None if no route matched.
+    Return None if no route matched the request.
     """
     route = request.scope.get("route")
     return dict(_declared(route.dependant)) if isinstance(route, APIRoute) else None
 
 
 def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters of a route and of its dependencies."""
+    """Yield the parameters of a route and its dependencies."""
     for field in dependant.query_params:
         yield field.alias, get_origin(field.field_info.annotation) in {list, set, tuple}
     for one in dependant.dependencies:
@@ -47,13 +46,13 @@ def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
 
 _LONGEST = 64
 _MOST = 20
-"""The most errors that a response lists."""
+"""The maximum number of errors that a response lists."""
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Raise Problem 400 for parameters that the route does not declare, or that are wrongly repeated.
+    """Raise Problem 400 if a parameter is not declared by the route, or is wrongly repeated.
 
-    This is a dependency of every route, so routes need no lists of their own.
+    Every route depends on this function, so no route needs its own list of parameters.
     """
     declared = parameters_of(request) if request.query_params else None
     if declared is None:
@@ -70,7 +69,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise Problem 400 for the first value of a parameter that is not a known name."""
+    """Raise Problem 400 for a parameter's first value that is not a known name."""
     for value in values:
         if value not in known:
             detail = no_such(what, value, known)

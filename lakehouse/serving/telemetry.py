@@ -1,4 +1,4 @@
-"""The server's own telemetry: request metrics, and readiness."""
+"""Telemetry about the server itself: request metrics and readiness."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Count a server's requests, in a registry that also contains the metrics of `lakehouse status`.
+    """Count requests to the server, in a registry that also contains the metrics of `lakehouse status`.
 
-    Labels are methods, declared routes and status codes, so their number is bounded.
+    The labels are methods, declared routes and status codes, so the number of series is bounded.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -45,7 +45,7 @@ class ServerMetrics:
         )
 
     def count(self, scope: Scope, status: int, took_s: float) -> None:
-        """Count an answered request by its scope."""
+        """Count a request, after it was answered, under its method and route."""
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         route = path_of(scope) or _OTHER
         self._requests.labels(method, route, status).inc()
@@ -53,14 +53,14 @@ class ServerMetrics:
 
 
 class Counted:
-    """Pass every request on, and count it when its response begins."""
+    """Pass every request on, and count the request when its response begins."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and count it."""
+        """Pass the request on, and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -76,14 +76,14 @@ class Counted:
         try:
             await self._app(scope, receive, counted)
         except Exception:
-            if not has_begun:  # an outer layer creates the response to an exception
+            if not has_begun:  # an outer layer turns an exception into a response
                 took_s = time.perf_counter() - began
                 self._metrics.count(scope, HTTPStatus.INTERNAL_SERVER_ERROR, took_s)
             raise
 
 
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return a blocking check of whether Redis and gold can be read; either one makes the server ready.
+    """Return a blocking check of Redis and gold. The server is ready if it can read at least one of them.
 
     The reasons name the unavailable stores but not their addresses, because probes need no token.
     """

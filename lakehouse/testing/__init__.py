@@ -1,6 +1,6 @@
-"""Test a stream with literal records, in the package that defines it.
+"""Tools for testing a stream with literal records, in the package that defines the stream.
 
-Once lakehouse is installed, the fixtures of `lakehouse.dev.pytest_plugin` are available in pytest:
+Once lakehouse is installed, pytest offers the fixtures of `lakehouse.dev.pytest_plugin`:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -8,8 +8,8 @@ Once lakehouse is installed, the fixtures of `lakehouse.dev.pytest_plugin` are a
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-`declared` returns the streams of a `lakehouse.toml`, to be tested in the same way. For other test runners,
-this package offers the same functions; pass them a Spark session.
+`declared` returns the streams of a `lakehouse.toml`, which can be tested in the same way. For other test
+runners, this package provides the same functions, which take a Spark session.
 """
 
 from lakehouse.common.record_lines import Record

@@ -1,4 +1,4 @@
-"""Test a stream with literal records and expected rows, in plain frames without tables."""
+"""Test a stream with literal records and expected rows, in data frames instead of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
-"""The rows of the only table, or rows by table name."""
+"""Rows of the only table, or rows by table name."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
 _MESSAGE = ("key", "value", "text")
@@ -27,12 +27,13 @@ _MESSAGE = ("key", "value", "text")
 
 @dataclass(frozen=True)
 class Case:
-    """Run records through a stream's functions and compare the results.
+    """Run records through a stream's functions, and compare the results with the expected rows.
 
-    Each of `batches` is one micro-batch. A record is a `Record`, or its value alone: a dict, text, bytes, or
-    None (a tombstone). If the stream reads several topics, either a batch is a dict of records by topic, or
-    each Record names its topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601
-    text, by default the current time. Finally, the clock advances to `later` without further records.
+    Each of `batches` is one micro-batch. A record is either a `Record` or just its value: a dict, text,
+    bytes, or None (a tombstone). If the stream reads several topics, either a batch is a dict of records by
+    topic, or each Record names its topic. Records land at `now`, which is also the clock's time. It is a
+    datetime or ISO 8601 text, by default the current time. Finally, the clock advances to `later` without new
+    records.
 
     Expected results are lists of dicts, one per row of the table, in any order:
 
@@ -43,8 +44,8 @@ class Case:
     sent    messages from all micro-batches, in the order in which each table sends them, by topic if there
             are several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
-    Omitted tables and columns are not compared. Floats are compared with a relative tolerance of 1e-9, other
-    numbers exactly. Raises AssertionError listing the missing and unexpected rows.
+    Tables and columns that are omitted are not compared. Floats are compared with a relative tolerance of
+    1e-9, other numbers exactly. Raises an AssertionError that lists the missing and unexpected rows.
     """
 
     spark: SparkSession
@@ -60,7 +61,7 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return the outcome for further checks and micro-batches."""
+        """Run the case, and return its outcome for further checks and micro-batches."""
         outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
@@ -69,7 +70,7 @@ class Case:
 class Outcome:
     """A stream's results for all records so far.
 
-    `clock` is the clock's time (UTC).
+    `clock` is the clock's current time (UTC).
     """
 
     folding: Folding
@@ -86,10 +87,10 @@ class Outcome:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Process more micro-batches and compare the results, as `Case` does.
+        """Process further micro-batches and compare the results, as `Case` does.
 
-        Silver and gold are compared in their final state; only the dead letters and messages of these batches
-        are compared.
+        Silver and gold are compared in their final state. Dead letters and messages are compared only for
+        these batches.
         """
         first, messages = len(self.records), dict[str, list[dict[str, Any]]]()
         self.clock = self.clock if now is None else moment(now)
@@ -114,7 +115,7 @@ class Outcome:
         return self
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table such as gold.user_totals; times are in UTC, maps are dicts."""
+        """Return the rows of a table such as gold.user_totals, with times in UTC and maps as dicts."""
         return _rows_of(self.folding.frame(table))
 
     def _take(self, batch: Batch) -> None:
@@ -126,14 +127,14 @@ class Outcome:
         self.folding.take(taken, landed_at=self.clock)
 
     def _note_messages(self, noted: dict[str, list[dict[str, Any]]]) -> None:
-        """Add the last micro-batch's messages to those collected by topic."""
+        """Add the last micro-batch's messages to the messages collected so far, by topic."""
         for message in self.folding.messages(stored=False):
             value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
             sent = {"key": message.key, "value": value, "text": message.value}
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the dead letters' reasons, counting record number `first` as record 0."""
+        """Return the reasons of the dead letters. Records are numbered from `first`, which becomes 0."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -171,7 +172,7 @@ def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a value with all times in it converted to UTC."""
+    """Return a value in which all times are converted to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, dict):

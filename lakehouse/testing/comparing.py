@@ -1,4 +1,4 @@
-"""Compare actual rows with literal expected rows, in the columns that the expected rows name."""
+"""Compare actual rows with literal expected rows, in the columns that the expected rows contain."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def differences(
     *,
     in_order: bool = False,
 ) -> list[str]:
-    """Return lines describing how rows differ from the expected rows; empty if they agree.
+    """Return lines that describe how the rows differ from the expected rows, or no lines if they agree.
 
-    Every row must have a counterpart; with `in_order`, it must be in the same position. Columns that no
-    expected row names are not compared. Raises ValueError for an unknown column.
+    Every row must have a counterpart. With `in_order`, the counterpart must be in the same position. Columns
+    that no expected row contains are not compared. Raises ValueError for an unknown column.
     """
     named = list(dict.fromkeys(column for row in expected for column in row))
     if unknown := [column for column in named if column not in columns]:
@@ -49,9 +49,9 @@ def differences(
 def is_same(expected: Any, found: Any) -> bool:
     """Tell whether a value equals the expected value.
 
-    An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9; other
-    numbers, and decimals given as text, exactly. Times may be given as ISO 8601, bytes as text and text as
-    bytes.
+    An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
+    numbers are compared exactly, as are decimals given as text. The expected value may give times as ISO
+    8601, bytes as text, and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())
@@ -93,7 +93,7 @@ def _in_order(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
 
 
 def _matched(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
-    """Return a maximum matching, from indices of expected rows to indices of found rows."""
+    """Return a maximum matching, as a dict from indices of expected rows to indices of found rows."""
     fits = [[place for place, row in enumerate(found) if is_same(one, row)] for one in expected]
     taken: dict[int, int] = {}
 

@@ -10,10 +10,10 @@ from lakehouse.streams.definition import Stream
 
 
 def declared(toml: str) -> dict[str, Stream]:
-    """Return the streams that the text of a configuration file declares, by name.
+    """Return the streams, by name, that the text of a configuration file declares.
 
-    Tables without `kind` or `python`, which change a stream from an installed package, are left out. Raises
-    SettingsError as every command does, for example for an unknown key.
+    A table without `kind` or `python` only changes a stream from an installed package, so it is left out.
+    Raises the same SettingsError as every command, for example for an unknown key.
     """
     try:
         tables = tomllib.loads(toml).get("streams", {})

@@ -1,9 +1,9 @@
-"""Keep a stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
+"""A stream's tables as data frames: validation, aggregation, merges and exports without a lake.
 
 The layers' own code validates the records and computes the changes to gold (`lakehouse.engine.layers.folds`).
-Only the state that layers keep in tables is kept in frames here: watermarks, clean rows, dead letters, and
-gold, where a row replaces the row with the same key. `lakehouse try` and `lakehouse.testing` show and compare
-the results.
+Only the state that layers store in tables is stored in frames here: watermarks, clean rows, dead letters and
+gold. In gold, a row replaces the row with the same key. `lakehouse try` shows the results, and
+`lakehouse.testing` compares them.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -60,9 +60,10 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message for a row in a gold or side table, sent to a topic or, if that is None, only to stores.
+    """The message for a row of a gold or side table.
 
-    `value` is JSON; None for a tombstone. For stores such as Redis, `key` is the row's key in the store.
+    `topic` is None if the table is exported only to stores; `key` is then the row's key in the store. `value`
+    is JSON, or None for a tombstone.
     """
 
     table: str
@@ -72,10 +73,10 @@ class Message:
 
 
 class Folding:
-    """A stream's tables after some micro-batches.
+    """A stream's tables after a number of micro-batches.
 
-    `topic` maps a topic's default name to its actual name. `is_small` means that there are few rows in total,
-    so one task processes them.
+    `topic` maps a topic's default name to its actual name. `is_small` means that there are only a few rows,
+    which a single task processes.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class Folding:
         self._merged: dict[str, datetime] = {}
 
     def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
-        """Return a source's records, each with the topic, partition and offset where it lands.
+        """Return a source's records, each with the topic, partition and offset at which it lands.
 
-        A record without a partition gets partition 0. A record without an offset gets the next offset in its
-        partition.
+        A record without a partition gets partition 0. A record without an offset gets the partition's next
+        offset.
         """
         topic, found = self._topic(source.topic), list[Record]()
         for record in records:
@@ -118,16 +119,17 @@ class Folding:
     def take(
         self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
     ) -> None:
-        """Process one micro-batch: the records of each source, by table name.
+        """Process one micro-batch, given as each source's records by table name.
 
-        `now` is the clock's time while gold is merged; None: the landing time.
+        `now` is the clock's time while gold is merged, by default the landing time.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return clean rows, by table, of records landing at this time; other records become dead letters.
+        """Validate records that land at this time, and return the clean rows by table.
 
-        Rows that the records correct or delete are removed from silver and, at the next merge, from gold.
+        The other records become dead letters. Rows that the records correct or delete are removed from silver
+        and, at the next merge, from gold.
         """
         return {
             source.table: self._judged(source, records.get(source.table, ()), landed_at)
@@ -135,9 +137,9 @@ class Folding:
         }
 
     def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
-        """Merge clean rows from all sources into gold, as one micro-batch.
+        """Merge all sources' clean rows into gold, as one micro-batch.
 
-        With `twice`, simulate a first attempt that was killed between the writes of the side tables and the
+        `twice` simulates a first attempt that was killed after writing the side tables but before writing the
         main table.
         """
         self._number += 1
@@ -151,7 +153,7 @@ class Folding:
         self._left = {}
 
     def tick(self, now: datetime) -> None:
-        """Apply the changes that the wall clock causes at `now`, without new records."""
+        """Apply the changes that are due at `now` according to the wall clock, without new records."""
         self._number += 1
         self._feeds = {}
         for table in self.stream.gold:
@@ -176,7 +178,7 @@ class Folding:
         return reduce(DataFrame.unionByName, self._clean[name])
 
     def leaving(self, table: str) -> list[Change]:
-        """Return what the last micro-batch or tick exports from a gold or side table, in export order."""
+        """Return the changes that the last micro-batch or tick exports from a table, in export order."""
         (kept,) = (one for one in self.stream.tables if one.name == table)
         feeds = self._feeds.get(table, [])
         if not feeds:
@@ -189,9 +191,9 @@ class Folding:
         return found
 
     def messages(self, *, stored: bool = True) -> list[Message]:
-        """Return the messages from the last micro-batch or tick, table by table, in export order.
+        """Return the messages from the last micro-batch or tick, table by table and in export order.
 
-        Without `stored`, tables without a topic are skipped.
+        If `stored` is false, tables without a topic are skipped.
         """
         found = []
         for table in self.stream.tables:
@@ -211,7 +213,7 @@ class Folding:
         return gathered(rows, few=self._is_small)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean under the current watermark; the others become dead letters."""
+        """Return the records that are clean under the current watermark. All others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -228,7 +230,10 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Compare records with silver by id, remove replaced rows from silver, and return the verdicts."""
+        """Compare records with silver by id, remove replaced rows from silver, and return the records.
+
+        Each returned record includes its verdict.
+        """
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
@@ -261,7 +266,7 @@ class Folding:
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
     ) -> None:
-        """Merge clean rows into a table; `left` holds rows removed from silver, None if there are none."""
+        """Merge clean rows into a table. `left` contains the rows removed from silver, if there are any."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
         facts = Facts.of(table, partials if gone is None else partials.unionByName(gone))
@@ -284,12 +289,12 @@ class Folding:
         self._put(table, folded.rows)
 
     def _made_anew(self, table: GoldTable, keyed: DataFrame) -> DataFrame:
-        """Return the partials for these keys over all clean rows so far."""
+        """Return the partial aggregates for these keys, computed from all clean rows so far."""
         history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
         return recomputing.of_keys(table, self._gathered(history), keyed).localCheckpoint()
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:
-        """Upsert rows by key, and add the changes to the change feed."""
+        """Upsert rows by key, and record the changes in the change feed."""
         columns = {column.name: column.dataType for column in table.schema}
         new = rows.select(
             *(F.col(name).cast(type_).alias(name) for name, type_ in columns.items()),
@@ -304,9 +309,9 @@ class Folding:
 
 
 def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
-    """Return numbered records as bronze rows that landed at this time (UTC), in bronze's column order.
+    """Return numbered records that landed at this time (UTC) as bronze rows, in bronze's column order.
 
-    A record without a timestamp gets the landing time. A timestamp that is not a valid time goes to a
+    A record without a timestamp gets the landing time. A timestamp that is not a valid time is stored in a
     separate column.
     """
     rows: list[tuple[Any, ...]] = []
@@ -322,7 +327,7 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return the greatest own time, read in microseconds because local times can be ambiguous."""
+    """Return the greatest own time. It is read in microseconds, because local times can be ambiguous."""
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 

@@ -1,4 +1,4 @@
-"""Simulate crashes: a write fails before or after it takes effect, but the process keeps running."""
+"""Simulated crashes: a write fails before or after it takes effect, but the process continues."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lakehouse.streams.definition import Stream
 
 
 class CrashError(Exception):
-    """Simulates the end of the process."""
+    """A simulated end of the process."""
 
 
 def crash_at(
     write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
 ) -> Callable[..., Any]:
-    """Wrap a write function so that call `number` raises CrashError.
+    """Wrap a write function so that one call, counted by `number`, raises CrashError.
 
-    If `after` is set, the call takes effect before it fails. With `for_good`, all later calls fail too, as in
-    a process that has ended.
+    With `after`, the call takes effect before it fails. With `for_good`, all later calls fail too, as if the
+    process had ended.
     """
     calls = 0
 
@@ -48,16 +48,16 @@ def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
 
 
 def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step plan and write its next micro-batch; None if there is none."""
+    """Let a step plan and write its next micro-batch. Return None if there is none."""
     batch = step.plan({})
     return None if batch is None else write_batch(step, batch, now=now)
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold process their backlog, restarting after each crash; return crash counts by step.
+    """Let silver and gold process their backlog despite crashes. Return the number of crashes by step.
 
-    A step crashes once per micro-batch, at four points in rotation: before or after its first write, before
-    or after its second write.
+    Every step crashes once in each micro-batch, and is then restarted. Four crash points take turns: before
+    and after the first write, and before and after the second write.
     """
     crashes: dict[str, int] = {}
     cleaning = silver.steps(lake, stream, max_bytes, Permitted())

@@ -1,4 +1,4 @@
-"""Records as written in tests."""
+"""Records in the short forms that tests may use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from lakehouse.common.record_lines import Record
 from lakehouse.streams.definition import Source, Stream
 
 Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
-"""A record, or its value: an object (Decimals keep all digits), text, bytes, or None (a tombstone)."""
+"""A record, or just its value: an object (with exact Decimals), text, bytes, or None (a tombstone)."""
 
 Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
-"""The records of one micro-batch; for a stream with several topics, optionally by topic."""
+"""The records of one micro-batch. If the stream reads several topics, they may be grouped by topic."""
 
 
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
     """Return a batch's records in the given order, each with its source.
 
-    A record's topic is the key under which it is given, or else the topic that it names, or else the stream's
-    only topic. Raises ValueError if the stream does not read that topic.
+    A record's topic is the key under which it is given. Without a key, it is the topic named in the record,
+    or else the stream's only topic. Raises ValueError if the stream does not read the topic.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 
 
 def moment(time: datetime | str | None) -> datetime:
-    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC. None is the current time."""
+    """Convert a datetime or ISO 8601 text to UTC; None means the current time.
+
+    A time without a zone is taken as UTC.
+    """
     if time is None:
         return datetime.now(UTC)
     found = datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -59,7 +62,7 @@ def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON: a Decimal becomes a number with all its digits, a datetime ISO 8601 text."""
+    """Return a value as JSON. Decimals become numbers with all their digits, datetimes ISO 8601 text."""
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Test that a stream's gold is a function of its silver.
+"""Test that a stream's gold depends only on its silver.
 
-Neither the order of records, nor micro-batch boundaries, nor crashes may affect gold.
+Gold must not depend on the order of records, on micro-batch boundaries or on crashes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PIECES = 4
 _EXAMPLES = 3
 
 Place = tuple[str, int]
-"""A clean row's place: its table, and its index in that table."""
+"""A clean row's place: its table, and its index in the table."""
 
 
 @dataclass(frozen=True)
 class _Way:
-    """Micro-batches of clean rows; those in `retried` are written again after a crash between two tables."""
+    """One way to split clean rows into micro-batches. Batches in `retried` crash between two tables."""
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]
@@ -51,19 +51,18 @@ class _Way:
 class SameGold:
     """Assert that gold does not depend on the order of records, micro-batch boundaries or retries.
 
-    The records are validated once. The clean rows are merged in one batch, and then in `ways` other ways: in
-    random order, split at random into up to four micro-batches, some of which are retried as if after a crash
-    between the writes to a side table and its main table. Records keep their partitions and offsets, because
-    lagging partitions and replayed dead letters arrive late: gold may depend on offsets but not on the order
-    of arrival. With `keep_order`, each partition arrives in offset order.
+    The records are validated once. The clean rows are merged as one batch, and then in `ways` other ways.
+    Each way has a random order and up to four random micro-batches. Some of them are retried, as if after a
+    crash between the writes to a side table and its main table. Records retain their partitions and offsets,
+    because lagging partitions and replayed dead letters arrive late. Gold may therefore depend on offsets,
+    but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
 
     With `lake`, an empty directory, the records go through Delta tables instead. Silver and gold crash before
-    and after each of their writes and restart; then an audit compares every layer. This takes about a
-    minute.
+    and after each write, and restart. Finally, an audit compares all layers. This takes about a minute.
 
-    `now` is the clock's time, a datetime or ISO 8601 text, by default the current time. `seed` repeats the
-    ways of an earlier run; by default it is random. Raises AssertionError with the seed, the way and the
-    differing rows, or if no record is clean.
+    `now` is the clock's time as a datetime or ISO 8601 text, by default the current time. `seed` repeats the
+    ways of an earlier run, and is random by default. If gold differs, raises an AssertionError with the seed,
+    the way and the differing rows. Also raises one if no record is clean.
     """
 
     spark: SparkSession
@@ -79,7 +78,7 @@ class SameGold:
         seed: int | None = None,
         lake: str | Path | None = None,
     ) -> None:
-        """Raise AssertionError if gold differs."""
+        """Check the records. Raises AssertionError if gold differs."""
         seed = secrets.randbelow(_SEEDS) if seed is None else seed
         if lake is not None:
             self._crash(stream, records, Lake(self.spark, str(lake)), moment(now), Random(seed))
@@ -100,7 +99,7 @@ class SameGold:
     def _merged(
         self, stream: Stream, clean: Mapping[str, pa.Table], way: _Way, now: datetime
     ) -> dict[str, DataFrame]:
-        """Return gold and side tables after merging clean rows in the given way."""
+        """Merge clean rows in the given way, and return gold and side tables by name."""
         folding = Folding(self.spark, stream, is_small=True)
         for batch, is_retried in zip(way.batches, way.retried, strict=True):
             rows = {
@@ -114,7 +113,7 @@ class SameGold:
         return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
 
     def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
-        """Land the records on a lake in two halves, crash in every micro-batch, and audit the result."""
+        """Land the records on a lake in two halves, crash in every micro-batch, and audit the lake."""
         numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
         sources = {source.table: source for source in stream.sources}
         for source, record in records_of(stream, records):
@@ -170,7 +169,7 @@ def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Wa
 
 
 def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
-    """Reorder the places so that the rows from each partition are in offset order."""
+    """Reorder the places, so that each partition's rows are in offset order."""
     partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
     of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
     ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}
@@ -192,7 +191,7 @@ def _compared(stream: Stream, table: MergedTable, found: DataFrame, expected: Da
 
 
 def _said(check: Check) -> list[str]:
-    """Return lines describing a check that found differences; empty if it found none."""
+    """Return lines that describe the differences that a check found, or no lines if there are none."""
     if not check.differences:
         return []
     shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])
@@ -201,7 +200,7 @@ def _said(check: Check) -> list[str]:
 
 
 def _described(way: _Way) -> list[str]:
-    """Return a line for each micro-batch: the indices of its rows among their table's clean rows."""
+    """Return a line for each micro-batch, with the indices of its rows among their table's clean rows."""
     is_one = len({table for batch in way.batches for table, _ in batch}) == 1
     lines = []
     for number, (batch, is_retried) in enumerate(zip(way.batches, way.retried, strict=True)):

@@ -1,4 +1,4 @@
-"""A Spark session for small data, used by `lakehouse try` and by tests."""
+"""A Spark session for small data, for `lakehouse try` and for tests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ SMALL = {
 }
 """Options that make small queries cheap.
 
-A Delta log is read in one task. Plans are not re-optimized between stages. Expressions are interpreted, as
+A Delta log is read in one task. Plans are not optimized again between stages. Expressions are interpreted, as
 they are in production for few rows, and the JVM uses only its first compiler. Broadcasts, sorts and
-aggregations take at least one memory page, which would otherwise be 16 MB.
+aggregations each take at least one memory page, whose default size would be 16 MB.
 """
 
 
 @contextmanager
 def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSession]:
-    """Yield a session for small data, stopped after the block; it can open lakes, and it logs to `home`.
+    """Yield a session for small data that can open lakes, and stop it after the block. It logs to `home`.
 
-    Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
+    Raises the same errors as `build_session`, such as ServiceError if `lakehouse setup` has not fetched the
+    jars.
     """
     settings = Settings.model_construct(home=home)
     spark = build_session(settings, name, options=SMALL)

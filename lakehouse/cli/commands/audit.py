@@ -25,9 +25,9 @@ def audit_command(
     stream: StreamOption = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Compare every layer with the layer before it, row by row, and the exports with gold.
+    """Compare every layer with the previous layer, row by row, and the exports with gold.
 
-    The audit can run alongside the streams, and writes nothing but an event. Exits with 1 if anything differs
+    The audit can run alongside the streams, and writes only an event. The exit code is 1 if anything differs
     or could not be compared.
     """
     settings, console = read_settings(), Console()
@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Log an event with the audit's findings for a stream, but only if the stream was checked."""
+    """Log an event with the audit's findings for a stream, unless the stream was not checked."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return

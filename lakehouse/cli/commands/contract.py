@@ -1,4 +1,4 @@
-"""`lakehouse contract`: exports a source's contract as a schema, compares it with a schema, or publishes it.
+"""`lakehouse contract`: exports a source's contract as a schema, compares the two, or publishes it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
@@ -58,7 +58,10 @@ def export(
     ] = None,
     topic: Topic = None,
 ) -> None:
-    """Print the contract as a schema, or as an ODCS data contract in JSON, which is also valid YAML."""
+    """Print a contract as a schema or as an ODCS data contract.
+
+    ODCS is printed as JSON, which is also valid YAML.
+    """
     settings = read_settings()
     source = _source(settings, stream, topic)
     if format_ == "odcs":
@@ -79,11 +82,11 @@ def check(
     format_: FormatOption = None,
     topic: Topic = None,
 ) -> None:
-    """Check whether records written with a schema meet the contract.
+    """Check whether records that were written with a schema meet the contract.
 
-    With `--against registry`, it also checks that the registry's compatibility rule for this topic, such as
-    BACKWARD, accepts the contract. Exits with 1 if a difference breaks the contract, and with 2 if the check
-    was impossible. A warning means that some records may be refused; it does not change the exit code.
+    `--against registry` also checks whether the contract satisfies the registry's compatibility rule for the
+    topic, such as BACKWARD. The exit code is 1 if a difference breaks the contract, and 2 if the check was
+    not possible. A warning means that some records may be refused. It does not change the exit code.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
@@ -111,9 +114,9 @@ def check(
 
 @app.command()
 def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
-    """Publish the contract in the registry as the topic's value schema, and print the schema's id.
+    """Publish a contract in the registry as its topic's value schema, and print the schema's id.
 
-    A rerun changes nothing. Exits with 1 if the registry refuses the contract as incompatible.
+    A rerun changes nothing. The exit code is 1 if the registry refuses the contract as incompatible.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
@@ -125,7 +128,7 @@ def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = 
 def _source(
     settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
 ) -> Source:
-    """Return a stream's source with the schema format to use.
+    """Return the source that matches the options, with the schema format to use.
 
     Raises SettingsError unless exactly one source matches.
     """
@@ -140,7 +143,7 @@ def _source(
 
 
 def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple[Registered, str]:
-    """Return the schema to compare with, and its description for messages."""
+    """Return the schema to compare with the contract, and its description for messages."""
     if against != _REGISTRY:
         return Registered(kind, Path(against).read_text(encoding="utf-8")), against
     subject = subject_of(topic)

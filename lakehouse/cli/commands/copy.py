@@ -25,9 +25,9 @@ def copy(
 ) -> None:
     """Copy the whole lake to another location, or update an earlier copy there.
 
-    The streams can keep running. The copy contains consistent versions of all tables. If the command is
-    killed, run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` audits a copy; `lakehouse run all --adopt`
-    continues from it.
+    The streams can keep running, and the copy still contains consistent versions of all tables. If the
+    command is killed, run it again. To audit a copy, run `LAKEHOUSE_LAKE=URL lakehouse audit`. To continue
+    from it, run `lakehouse run all --adopt`.
     """
     settings, console = read_settings(), Console()
     try:
@@ -35,7 +35,7 @@ def copy(
     except ValueError as error:
         raise SettingsError(f"--to: {error}") from None
     reach(settings, target)
-    # One session serves both locations, so it needs the S3 settings if either location is on S3.
+    # One session accesses both locations, so it needs the S3 settings if either location is on S3.
     place = settings.changed({"lake": target if is_on_s3(target) else settings.lake})
     with (
         recorded(settings.lake, "lakehouse copy"),

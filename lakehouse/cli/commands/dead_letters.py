@@ -75,7 +75,7 @@ class LetterStatus(StrEnum):
 
 @dataclass(frozen=True)
 class _Filters:
-    """The options that select dead letters."""
+    """Options that select dead letters."""
 
     stream: StreamOption = None
     rule: Rule = None
@@ -87,7 +87,7 @@ class _Filters:
     id_: Id = None
 
     def selection(self, streams: Sequence[Stream]) -> Selection:
-        """Return the selection, limited to `streams` if --stream is given.
+        """Return the selection that the options describe. Without --stream, it includes every stream.
 
         Raises SettingsError for an invalid time.
         """
@@ -104,7 +104,7 @@ class _Filters:
         )
 
     def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
-        """Raise QueryError for a topic or rule that no stream and no letter has."""
+        """Raise QueryError if neither a stream nor a letter has the given topic or rule."""
         if self.topic is None and self.rule is None:
             return
         sources = [source for stream in load(settings) for source in stream.sources]
@@ -138,7 +138,8 @@ def list_(
 ) -> None:
     """Count letters by stream, rule and status, and show the newest letters.
 
-    Raw values are truncated, and unprintable characters escaped; values that are not UTF-8 are shown in hex.
+    Long raw values are truncated, and unprintable characters are escaped. Values that are not UTF-8 are shown
+    in hex.
     """
     settings = read_settings()
     selection = filters.selection(choose(filters.stream or [], settings))
@@ -159,7 +160,7 @@ def show(
     letter: Annotated[str, typer.Argument(help="The letter's id, or a unique prefix of it.")],
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show everything about one letter: the whole raw record, and every reason with its message."""
+    """Show everything about one letter: its raw record, and every reason with its message."""
     settings = read_settings()
     with open_lake(settings, "lakehouse dead-letters show") as lake:
         found = find_letter(lake.read_or_empty(DEAD_LETTERS), letter)
@@ -183,11 +184,12 @@ def replay(
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Validate open letters again with the current rules and settings; those that pass go into silver.
+    """Validate open letters again with the current rules and settings, and write valid records to silver.
 
-    Letters that still fail stay open, with the new reasons. Records that --skip passed over are included only
-    if you select them with --rule skipped, --offset or --id. You can run and repeat this at any time, even
-    while the layers are running: silver gets each record once. It is refused during a rebuild of silver.
+    Letters that still fail remain open, with their new reasons. Records that --skip passed over are included
+    only if you select them with --rule skipped, --offset or --id. You can run the command at any time, even
+    while the layers are running. You can also repeat it, because silver receives each record once. It is
+    refused during a rebuild of silver.
     """
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -222,7 +224,7 @@ def discard(
     filters: _Filters,
     all_: All = False,
 ) -> None:
-    """Close open letters as discarded: they remain in the table, but are not replayed."""
+    """Close open letters as discarded. They remain in the table, but are no longer replayed."""
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -252,11 +254,11 @@ def resolve(
         ),
     ] = None,
 ) -> None:
-    """Close open letters whose records were sent again and are now in silver, with status `resent`.
+    """Close open letters whose records were sent again and are now in silver. Their status becomes `resent`.
 
-    With --by, one record closes one letter. With --same, a letter is closed if exactly one silver row has the
-    same values in all these columns. A letter stays open if it matches several rows, or shares its row with
-    another letter.
+    With --by, a record closes a letter. With --same, a letter is closed if exactly one silver row has the
+    same values in all of these columns. A letter remains open if several rows match it, or if its row also
+    matches another letter.
     """
     if (by is None) == (not same):
         raise SettingsError("name the replacement with either --by TOPIC/PARTITION/OFFSET or --same")

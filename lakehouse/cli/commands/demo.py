@@ -1,4 +1,4 @@
-"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
+"""`lakehouse demo`: runs the four built-in streams end to end, on local services that it starts."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def demo(
         int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: any free port.")
     ] = 8080,
 ) -> None:
-    """Run the demo, then stop the services that it started; safe to repeat."""
+    """Run the demo, then stop the services that it started. The demo is safe to repeat."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -24,7 +24,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 class Whose(StrEnum):
-    """Whose Kafka ACLs to print."""
+    """The user whose Kafka ACLs are printed."""
 
     PIPELINE = "pipeline"
     PRODUCER = "producer"
@@ -48,9 +48,9 @@ def doctor(
 ) -> None:
     """Check this machine and the services that lakehouse needs, and say how to fix each problem.
 
-    Compares Java, Python, packages and jars with the pinned versions. Checks Kafka and its ACLs; Redis and
-    PostgreSQL, if configured; the lake, disks, clock and open files. Starts no JVM and changes nothing.
-    Exits with 1 if a check fails.
+    Compares Java, Python, packages and jars with the pinned versions. Checks Kafka and its ACLs, the lake,
+    disks, the clock and open files, and also Redis and PostgreSQL if they are configured. Starts no JVM and
+    changes nothing. The exit code is 1 if a check fails.
     """
     if rights is not None:
         _print_rights(rights, stream or [], user)

@@ -1,4 +1,4 @@
-"""`lakehouse events`: shows the pipeline's event log, without Spark."""
+"""`lakehouse events`: shows the pipeline's event log without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many of the newest events.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show starts, stops, failures and other events, newest last.
+    """Show events such as starts, stops and failures, with the newest last.
 
     `lakehouse sql "SELECT * FROM ops.events"` returns the same rows.
     """
@@ -52,7 +52,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as JSON values; `details` is decoded, but left as text if it is not JSON."""
+    """Return an event as JSON values. `details` are decoded, but remain text if they are not JSON."""
     try:
         details = None if event.details is None else json.loads(event.details)
     except ValueError:

@@ -58,9 +58,9 @@ def expect(
 ) -> None:
     """Check tables against their expectation suites.
 
-    Reads one version of each table, and writes the results to ops.expectation_results and to HTML pages in
-    the `home` directory. Exits with 1 if an expectation with severity fail does not hold, and with 2 if an
-    expectation could not be evaluated.
+    Each table is checked in one version. The results are written to ops.expectation_results, and to HTML
+    pages in the `home` directory. The exit code is 1 if an expectation with severity fail does not hold, and
+    2 if an expectation could not be evaluated.
     """
     settings, console = read_settings(), Console()
     now = utc_now()
@@ -93,7 +93,7 @@ def expect(
 
 
 def _checking() -> ModuleType:
-    """Import the module that runs checks on demand, because the import takes seconds."""
+    """Import the module that runs the checks only when it is needed, because the import takes seconds."""
     with needed("expect", "lakehouse expect"):
         from lakehouse.operations.quality import checking
     return checking

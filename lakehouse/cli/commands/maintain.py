@@ -1,4 +1,4 @@
-"""`lakehouse maintain`: keeps the tables small; jobs/maintain.py runs it with spark-submit."""
+"""`lakehouse maintain`: keeps tables small; jobs/maintain.py runs it with spark-submit."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def maintain(
 
     Rows are deleted only from tables listed in maintenance.keep_rows; no other user-visible value changes.
     Rows that a layer has not read yet are kept, however old they are. You can run this at any time, even
-    while the layers are running; a rerun finds nothing to do. A live run does this by itself at the interval
-    maintenance.every.
+    while the layers are running. A rerun finds nothing to do. A live run does the same by itself, at the
+    interval maintenance.every.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -77,7 +77,10 @@ def _keep(
 
 
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
-    """Return a row for each table: rows, files, bytes, and the reader whose unread data is kept."""
+    """Return a report with a row for each table.
+
+    A row shows the numbers of rows, files and bytes, and the reader whose unread data is kept.
+    """
     gone = "rows to delete" if dry_run else "rows deleted"
     merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")
     shown = Table("table")

@@ -1,4 +1,4 @@
-"""`lakehouse new stream`: generates your own stream from sample records, as a package or in lakehouse.toml.
+"""`lakehouse new stream`: generates a stream from sample records, as a package or in lakehouse.toml.
 
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
@@ -37,7 +37,7 @@ app = typer.Typer(no_args_is_help=True, help="Write a package for your own strea
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _OF_TESTS = ("here", "samples", "first", "second", "record")
-"""Stream names whose upper-case forms the generated tests already use."""
+"""Names that a stream cannot have, because in upper case they clash with names in the generated tests."""
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
@@ -47,7 +47,7 @@ _EPILOG = (
 
 @app.callback()
 def new() -> None:
-    """Write a package for your own stream."""
+    """Generate a package for your own stream."""
 
 
 @app.command(epilog=_EPILOG)
@@ -74,10 +74,11 @@ def stream(
         typer.Option("--toml", help="Write the stream as a table to lakehouse.toml, instead of a package."),
     ] = False,
 ) -> None:
-    """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
+    """Write a package into ./NAME, with the stream, its suites, tests, README and entry point.
 
-    Fields, types, required fields and the event time are guessed from the samples; each guess has a comment.
-    With --toml, the same stream becomes a table in the configuration file, which is created if missing.
+    Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
+    guess. With --toml, the same stream becomes a table in the configuration file, which is created if it is
+    missing.
     """
     _check_stream(name)
     if not toml:
@@ -92,7 +93,7 @@ def stream(
         echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: lakehouse try {name} FILE")
         return
     files = files_of(name, made, samples)
-    Path(name).mkdir()  # fails if the directory exists, so it contains no other files
+    Path(name).mkdir()  # fails if the directory exists, so the package has no other files
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ def stream(
 
 
 def _check_stream(name: str) -> None:
-    """Raise SettingsError if the name is invalid for a stream or its package, or is a built-in stream's."""
+    """Raise SettingsError if a stream or package cannot have this name, or if a built-in stream has it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: expected at most 40 "
@@ -115,7 +116,7 @@ def _check_stream(name: str) -> None:
 
 
 def _check_package(name: str) -> None:
-    """Raise SettingsError if a package's name is already taken."""
+    """Raise SettingsError if a package cannot have this name, or if the name is already in use."""
     if name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
         raise SettingsError(f"{name} is already used by lakehouse or Python: choose another name")
     if name in _OF_TESTS:
@@ -127,9 +128,9 @@ def _check_package(name: str) -> None:
 
 
 def _add_table(name: str, table: str) -> Path:
-    """Append the table for a stream to the configuration file, and return the file's path.
+    """Append a stream's table to the configuration file, and return the file's path.
 
-    Raises SettingsError if the file already has the table, or if the table cannot be appended.
+    Raises SettingsError if the file already contains such a table, or if the table cannot be appended.
     """
     path, values = read_config()
     if name in values.get("streams", {}):

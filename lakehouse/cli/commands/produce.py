@@ -50,14 +50,14 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
     "sales": {"tombstones": 0.001},
     "transactions": {"hot_user": 0.0},
 }
-"""The options that only one stream has, with their defaults."""
+"""Options that belong to only one stream, with their defaults."""
 
 
 class _Streams(TyperGroup):
-    """Looks up commands by name, and takes any other name as the name of a stream."""
+    """A command group in which any unknown command is the name of a stream."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command `file`, or the command that sends a stream's samples."""
+        """Return the command `file`, or a command that sends samples to the stream with this name."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _STREAM)
 
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The number of events and their rate per second; a rate of None means as fast as possible."""
+    """The number of events and their rate per second. A rate of None means as fast as possible."""
 
     events: int
     rate: float | None
@@ -80,7 +80,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Options that only one stream has; None means not given."""
+    """Options that belong to only one stream. None means that the option is not given."""
 
     one_sided: Annotated[
         float | None,
@@ -160,7 +160,10 @@ def stream(
     ] = None,
     shape: _Shape,
 ) -> None:
-    """Send sample events of a built-in stream, or events generated from any other stream's contracts."""
+    """Send sample events to a stream's topics.
+
+    Events for streams that are not built in are generated from their contracts.
+    """
     for option, value in (("--rate", rate), ("--seconds", seconds), ("--span", span)):
         if value is not None and not math.isfinite(value):
             raise SettingsError(f"{option} {value}: expected a finite number")
@@ -180,7 +183,7 @@ def stream(
         duplicates=duplicates,
         shape=shape.of(chosen.name),
     )
-    load.samples(settings)  # refuses contradictory shares before the broker is contacted
+    load.samples(settings)  # refuses invalid shares before the broker is contacted
     require_broker(settings.kafka.access)
 
     _deliver(
@@ -247,7 +250,7 @@ def file(
 def _samples(
     lines: Sequence[Line], topic: str | None, settings: Settings
 ) -> tuple[list[Sample], tuple[str, ...]]:
-    """Return the records to send, and their topics."""
+    """Return the records to send, and the topics to which they are sent."""
     topics: dict[str, int] = {}
     samples = []
     for line in lines:
@@ -281,7 +284,7 @@ def _deliver(
     *,
     sampled: bool = True,
 ) -> None:
-    """Show progress and then the result; Ctrl-C stops sending gracefully."""
+    """Send samples while showing progress, then print the result. Ctrl-C stops the sending gracefully."""
     errors = Console(stderr=True)
     errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
     with _signals() as received, progress_on(errors, total) as on_progress:
@@ -305,7 +308,7 @@ def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Pla
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM for a graceful stop; a second signal ends the process at once."""
+    """Record the first SIGINT or SIGTERM for a graceful stop. A second signal ends the process."""
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -330,7 +333,7 @@ _LINE_S = 5.0
 
 @contextmanager
 def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
-    """Yield a function that shows progress: a bar on a terminal, a line every few seconds elsewhere."""
+    """Yield a function that shows progress: as a bar on a terminal, else as a line every few seconds."""
     if not console.is_terminal:
         yield _lines(console)
         return
@@ -340,7 +343,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
         TextColumn("{task.fields[speed]:>9,.0f}/s"),
         TimeRemainingColumn(),
     )
-    # Refreshed manually, a few times a second: a refresh thread would compete with the sending.
+    # The bar is refreshed here, a few times a second, because a refresh thread would slow down the sending.
     with Bar(*columns, console=console, auto_refresh=False) as bar:
         task = bar.add_task("", total=total, speed=0.0)
 
@@ -352,7 +355,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
 
 
 def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
-    """Print the result of a run as a table; with `sampled`, fault counts are shown even if zero."""
+    """Print a run's result as a table. With `sampled`, fault counts are shown even if they are zero."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -41,7 +41,7 @@ app = typer.Typer()
 
 
 class Layer(StrEnum):
-    """The layers that can be rebuilt."""
+    """A layer that can be rebuilt."""
 
     SILVER = "silver"
     GOLD = "gold"
@@ -72,8 +72,9 @@ def rebuild(
     """Recompute rows from the layer below, and write those that differ. The streams can keep running.
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
-    settings, then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. Silver tables whose records have ids, or had other ids before, wait in the meantime.
+    settings, and then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
+    rerun it to finish. In the meantime, no micro-batches are written to silver tables whose records have ids,
+    or had different ids in the past.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -103,7 +104,7 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Print the amount of bronze data to read, and the silver tables that wait in the meantime."""
+    """Print how much bronze data will be read, and which silver tables wait in the meantime."""
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
@@ -137,7 +138,7 @@ def _say_only(told: str, console: Console) -> None:
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Wait until gold has read the silver rows from before the rebuild; raise TableError after a minute."""
+    """Wait until gold has read all silver rows from before the rebuild. Raise TableError after a minute."""
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):

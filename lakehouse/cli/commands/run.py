@@ -1,4 +1,4 @@
-"""`lakehouse run`: runs one layer or all of them in one Spark application."""
+"""`lakehouse run`: runs one layer, or all of them, in one Spark application."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app = typer.Typer()
 
 
 class Choice(StrEnum):
-    """A layer to run, or all layers."""
+    """The layer to run, or all layers."""
 
     BRONZE = "bronze"
     SILVER = "silver"
@@ -98,10 +98,11 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run the layers until stopped or caught up; Ctrl-C and SIGTERM let the current micro-batch finish.
+    """Run the layers until stopped or caught up. Ctrl-C and SIGTERM let the current micro-batch finish.
 
-    A failed step is retried while the others continue; the exit code is non-zero if a step still fails at the
-    end. It is 3 if the run caught up but silver refused a larger share of records than run.refused_limit.
+    A failed step is retried while the other steps continue. The exit code is non-zero if a step still fails
+    at the end. It is 3 if the run caught up but silver refused a larger share of records than
+    run.refused_limit.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
@@ -129,7 +130,7 @@ def run(
 
 
 def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:
-    """Let a copy replace its original: export runs last, so readers never see an older state again."""
+    """Let a copy replace its original. Export runs last, so readers never see an earlier state again."""
     name = "lakehouse run all --adopt"
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         marker = note_adoption(lake)

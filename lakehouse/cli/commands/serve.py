@@ -26,7 +26,7 @@ from lakehouse.streams.registry import load, read_settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted
+_LEAVE_AFTER_S = 10  # at shutdown, requests that take even longer are aborted
 
 _IN_THE_CLEAR = (
     "tokens and responses are sent unencrypted; use --tls-cert and --tls-key, or --behind-https if a proxy "
@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class _Https:
-    """The options for the certificate and for proxies in front of the server."""
+    """Options for the certificate, and for proxies in front of the server."""
 
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
@@ -54,9 +54,9 @@ class _Https:
     ] = None
 
     def certificate(self) -> Certificate | None:
-        """Return the certificate; None if none is given.
+        """Return the certificate, or None if there is none.
 
-        Raises SettingsError for a certificate without its key.
+        Raises SettingsError if a certificate is given without its key, or a key without its certificate.
         """
         if self.tls_cert is None and self.tls_key is None:
             return None
@@ -96,8 +96,8 @@ def serve(
 ) -> None:
     """Serve gold over HTTP until stopped; /docs lists the endpoints.
 
-    Rows come from Redis, and from the Delta tables if Redis does not have them. Unless --host is a loopback
-    address, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
+    Rows come from Redis, or from the Delta tables if Redis does not have them. Unless --host is a loopback
+    address, callers need a token (`lakehouse tokens add`), except for /health/live and /health/ready.
     """
     with needed("serve", "lakehouse serve"):
         from lakehouse.dev.samples import produce_route
@@ -106,9 +106,9 @@ def serve(
         from lakehouse.serving.security.access import LOOPBACK_NAMES, Access, is_loopback
     from lakehouse.operations.telemetry.server import serving
 
-    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again after its shutdown
     log_to_standard_error()
-    logging.getLogger("lakehouse").setLevel(logging.INFO)  # for the lines that name an action's caller
+    logging.getLogger("lakehouse").setLevel(logging.INFO)  # logs who started or cancelled each action
     settings, is_local = read_settings(), is_loopback(host)
     certificate, proxies = https.certificate(), networks(https.forwarded_by or ())
     is_https = https.behind_https or certificate is not None
@@ -133,7 +133,7 @@ def serve(
 
 
 def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
-    """Return the tokens. Raises SettingsError if none is valid."""
+    """Return the tokens. Raises SettingsError if no token is valid."""
     tokens = tokens_of(settings)
     if tokens.valid():
         return tokens
@@ -146,7 +146,7 @@ def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
 
 
 def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, proxies: list[str]) -> None:
-    """Serve until a signal."""
+    """Serve requests until a signal arrives."""
     import uvicorn
 
     from lakehouse.serving.security.connections import MOST_HEAD, DeadlineProtocol, Server
@@ -167,12 +167,15 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    # `end` disconnects clients that listen to events, because they would not disconnect by themselves.
+    # `end` disconnects clients with an open event stream, which would not end by itself.
     Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 
 def networks(given: Sequence[str]) -> list[str]:
-    """Return networks in uvicorn's form; SettingsError for an invalid network, which uvicorn would accept."""
+    """Return networks in the form that uvicorn expects.
+
+    Raises SettingsError for an invalid network, which uvicorn itself would accept.
+    """
     try:
         return [str(ipaddress.ip_network(one)) for one in given]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`lakehouse services up|down|status`: runs Kafka and Redis locally, on a machine that has neither."""
+"""`lakehouse services up|down|status`: runs Kafka and Redis on a machine that has neither."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def up(
 ) -> None:
     """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
-    Safe to repeat: running services are left alone, and keep their ports. Data and logs are in the `home`
-    directory. Both services listen on 127.0.0.1 only.
+    The command is safe to repeat: running services are left alone, and keep their ports. Data and logs are in
+    the `home` directory. Both services listen only on 127.0.0.1.
     """
     console, settings = _console(), read_settings()
     began = time.monotonic()
@@ -99,9 +99,9 @@ def up(
 
 @app.command()
 def down() -> None:
-    """Stop Kafka and Redis; their data is kept for the next `up`.
+    """Stop Kafka and Redis. The next `up` uses the same data.
 
-    Safe to repeat. A service that does not stop by itself is killed after 20 seconds.
+    The command is safe to repeat. A service that does not stop by itself is killed after 20 seconds.
     """
     console = _console()
     with console.status("stopping the local services"):
@@ -112,7 +112,7 @@ def down() -> None:
 
 @app.command()
 def status() -> None:
-    """Show the services, their state and addresses. Exits with 3 unless all are running."""
+    """Show the services with their state and addresses. The exit code is 3 unless all of them are running."""
     console = _console()
     found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)
@@ -131,7 +131,7 @@ def status() -> None:
 
 
 def _console() -> Console:
-    return Console()  # created per command, so that it writes to the current stdout
+    return Console()  # one per command, so that it writes to the current stdout
 
 
 def _say(console: Console, message: str) -> None:
@@ -139,7 +139,7 @@ def _say(console: Console, message: str) -> None:
 
 
 def _warn_of_readers(console: Console, home: Path) -> None:
-    """Warn if other users can read the home directory, for example because an older version created it."""
+    """Warn if other users can read the home directory, for example because an old version created it."""
     if home.stat().st_mode & OTHERS:
         _say(
             console,
@@ -149,7 +149,7 @@ def _warn_of_readers(console: Console, home: Path) -> None:
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
-    """Warn if the settings point other commands to different services."""
+    """Warn if the settings make other commands use different services."""
     settings = read_settings()
     if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(

@@ -32,7 +32,7 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The defaults that apply to keys without a value; any other key without a value means none."""
+"""The text shown for keys that have no value. For any other key, no value means none."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -41,8 +41,8 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
     """Show each setting, its value, and where it comes from: a variable, the file, or a default.
 
-    Secrets are masked; in a URL, only the password is. Defaults are dimmed. A setting without a value is
-    shown as `-`, or as the default that applies.
+    Secrets are masked. In a URL, only the password is masked. Defaults are dimmed. A setting without a value
+    is shown as `-`, or with the default that applies.
     """
     if context.invoked_subcommand is not None:
         return
@@ -69,9 +69,10 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
 
 @app.command()
 def init() -> None:
-    """Write a lakehouse.toml with every key, its meaning and its default, all commented out.
+    """Write a lakehouse.toml that contains every key, its meaning and its default, all commented out.
 
-    The path is LAKEHOUSE_CONFIG, else ./lakehouse.toml. An existing file is left alone; the exit code is 2.
+    The file is written to the path in LAKEHOUSE_CONFIG, or else to ./lakehouse.toml. If it already exists, it
+    is left alone, and the exit code is 2.
     """
     path = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     try:
@@ -85,7 +86,7 @@ def init() -> None:
 
 
 def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a table's values by their full names, such as streams.sales.threshold."""
+    """Yield a table's values with their full names, such as streams.sales.threshold."""
     if not isinstance(value, Mapping) or not value:
         yield name, value
         return
@@ -94,7 +95,7 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: Key, value: Any) -> Any:
-    """Return a value as JSON, in the form used in the file; secrets are masked, and unset values empty."""
+    """Return a value as JSON, in the form used in the file. Secrets are masked; a missing value is empty."""
     if isinstance(value, SecretStr):
         return masked(key, value.get_secret_value())
     if key.is_secret:

@@ -22,8 +22,8 @@ def setup(
 ) -> None:
     """Download the runtime jars, and write properties files for spark-submit.
 
-    Needed once after `pip install`; a rerun changes nothing. Everything goes into share/lakehouse in the
-    virtual environment, which also contains the jobs.
+    Run it once after `pip install`; a rerun changes nothing. All files go into share/lakehouse in the virtual
+    environment, which also contains the jobs.
     """
     console = Console(soft_wrap=True)
     share = install(console.print, (*BY_DEFAULT, "s3") if s3 else BY_DEFAULT)

@@ -33,7 +33,7 @@ class Engine(StrEnum):
 
 
 class RowFormat(StrEnum):
-    """The output format of a result."""
+    """The format in which a result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -57,8 +57,8 @@ def sql(
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
     changes a table needs --write. The streams can keep running. The statement does not see rows that they
-    append to bronze or silver in the meantime. With --write, micro-batches of the gold tables that it names
-    wait.
+    append to bronze or silver in the meantime. With --write, micro-batches wait if they write a gold table
+    that the statement names.
     """
     settings = read_settings()
     streams = load(settings)

@@ -1,4 +1,4 @@
-"""`lakehouse status`: shows the pipeline's state and lag, whether it is running or not."""
+"""`lakehouse status`: shows the pipeline's state and lag, even when it is not running."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def status(
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
+    """Show each stream's state and process, the backlog of each layer, and the size of the tables.
 
-    On a terminal, the report refreshes every second until Ctrl-C; elsewhere, and with --format json, it is
+    On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, it is
     printed once. It works even when no job is running. A narrow terminal shows fewer columns.
     """
     settings, console = read_settings(), Console()

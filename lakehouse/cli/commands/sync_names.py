@@ -24,11 +24,11 @@ def sync(
         bool, typer.Option("--move", help="Repoint names that are registered at another location.")
     ] = False,
 ) -> None:
-    """Register the gold tables and the dead letters in the Hive metastore that the key `metastore` names.
+    """Register gold tables and dead letters in the Hive metastore that is set with the key `metastore`.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
-    entries in the metastore are neither changed nor removed. If `metastore` is set, a live run does this,
-    too.
+    entries in the metastore are neither changed nor removed. If `metastore` is set, a live run also registers
+    the tables.
     """
     settings, console = read_settings(), Console()
     if not settings.metastore:

@@ -1,4 +1,4 @@
-"""`lakehouse tokens`: manages the tokens of the REST API and their scopes."""
+"""`lakehouse tokens`: manages the REST API's tokens and their scopes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def add(
         typer.Option(min=1, max=36_500, help="The token expires after this many days. Default: never."),
     ] = None,
 ) -> None:
-    """Add a token and print its secret, which cannot be shown again: only its hash is stored."""
+    """Add a token and print its secret. The secret cannot be shown again, because only its hash is stored."""
     lasts = None if days is None else timedelta(days=days)
     echo(tokens_of(read_settings()).add(name, scope or [Scope.READ], lasts=lasts))
 
 
 @app.command("list")
 def list_() -> None:
-    """Show the tokens' names, scopes and expiry."""
+    """Show all tokens, with their names, scopes and expiry."""
     now = datetime.now(UTC)
     for one in tokens_of(read_settings()).read():
         ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
@@ -45,5 +45,5 @@ def list_() -> None:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove a token; a running server refuses it at once."""
+    """Remove a token. A running server refuses it immediately."""
     tokens_of(read_settings()).remove(name)

@@ -46,7 +46,7 @@ _FAILED = 2
 class TrialError(LakehouseError):
     """A stream's own functions failed, or Spark did not start.
 
-    The exit code is not 1, because 1 means dead letters.
+    The exit code differs from 1, because 1 means that there are dead letters.
     """
 
     exit_code = _FAILED
@@ -86,17 +86,17 @@ def try_(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Run a stream on files of records, and show the rows and messages; nothing is written or sent.
+    """Run a stream on files of records, and show the rows and messages. Nothing is written or sent.
 
-    Records land at the clock's time, in file order, in one partition unless an envelope names another.
-    Without --envelope, values are JSON, whatever the format of the stream's topics; with it, they have the
-    topics' format. Only records from earlier micro-batches (--batch) can make a record late. Exits with 1 if
-    there are dead letters, and with 2 if the trial failed.
+    Records land at the clock's time, in file order, and in a single partition unless an envelope names
+    another. Without --envelope, values are JSON, whatever format the stream's topics have. With --envelope,
+    values have the topics' format. A record can be late only because of records from earlier micro-batches
+    (--batch). The exit code is 1 if there are dead letters, and 2 if the trial failed.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
     registry.require_fit(chosen)
-    if not envelope:  # plain lines are JSON; only envelopes have bytes in the source's format
+    if not envelope:  # plain lines are JSON; only envelopes contain bytes in the source's format
         chosen = replace(chosen, sources=tuple(replace(one, format="json") for one in chosen.sources))
     clock = _moment("--now", now) or datetime.now(UTC)
     end = _moment("--later", later)
@@ -120,7 +120,10 @@ def try_(
 
 
 def _moment(option: str, text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time to UTC; without an offset it is UTC. Raises SettingsError for other text."""
+    """Convert an ISO 8601 time to UTC, assuming UTC if it has no offset.
+
+    Raises SettingsError for any other text.
+    """
     if text is None:
         return None
     try:
@@ -157,7 +160,7 @@ def _topics(stream: Stream) -> str:
 
 
 def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tuple[Source, Line]]]:
-    """Split records into micro-batches with at most `size` records per source; None: one micro-batch."""
+    """Split records into micro-batches of at most `size` records per source. None means one micro-batch."""
     counts: dict[str, int] = {}
     batches: list[list[tuple[Source, Line]]] = []
     for source, line in lines:
@@ -171,14 +174,14 @@ def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tu
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Start Spark in a temporary directory, which is removed at the end."""
+    """Start Spark in a temporary directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
         yield spark
 
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Raise TrialError for failures: Spark's in one line, the stream's own with a traceback on stderr."""
+    """Raise TrialError for failures. For a failure in the stream's own code, also print a traceback."""
     try:
         yield
     except SettingsError:

@@ -1,1 +1,1 @@
-"""The commands' output."""
+"""The printed output of the commands."""

@@ -1,4 +1,4 @@
-"""Prints dead letters; record contents are always escaped."""
+"""Reports on dead letters. The contents of records are always escaped."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
-"""The number of bytes of each raw value that are read for a list."""
+"""The number of bytes that are read from each raw value for a list."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
 
 
 def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
-    """Return counts and letters as JSON-ready values."""
+    """Return counts and letters as values that can be written as JSON."""
     return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables; ids are shortened on a terminal, but not in a pipe."""
+    """Print counts and letters as two tables. Ids are shortened on a terminal, but not in a pipe."""
     console = Console()
     if not counts:
         console.print("no dead letters")
@@ -42,7 +42,7 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
 
 
 def whole(letter: Row) -> dict[str, Any]:
-    """Return everything about a letter as JSON-ready values."""
+    """Return everything about a letter as values that can be written as JSON."""
     columns = letter.asDict(recursive=True)
     shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
     return shown | {
@@ -60,7 +60,7 @@ def whole(letter: Row) -> dict[str, Any]:
 
 
 def print_letter(letter: Row) -> None:
-    """Print everything about a letter, one line for each column, header and reason."""
+    """Print everything about a letter, with a line for each column, header and reason."""
     shown = whole(letter)
     headers, reasons = shown.pop("headers"), shown.pop("reasons")
     rows = [[name, value] for name, value in shown.items()]
@@ -83,7 +83,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
 
 
 def print_tried(tried: Tried, console: Console) -> None:
-    """Print the result of a dry run, and count the failing letters by rule."""
+    """Print a dry run's result, with the number of failing letters for each rule."""
     _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
     if tried.there_already:
         _say(console, f"{tried.there_already:,} are already in silver")
@@ -104,7 +104,7 @@ def print_discarded(done: Discarded, console: Console) -> None:
 
 
 def print_resolved(done: Resolved, console: Console) -> None:
-    """Print the result of a resolve, and the reasons why letters stay open."""
+    """Print the result of a resolve, with the reasons why letters remain open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
         _say(console, f"{done.unmatched:,} match no row of silver and stay open")

@@ -1,4 +1,4 @@
-"""Output of `lakehouse status`, with as many columns as fit into the terminal."""
+"""The report of `lakehouse status`, with as many columns as fit into the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakehouse.operations.telemetry import (
     Word,
 )
 
-_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths from which more columns are shown
+_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths at which more columns are shown
 _COLOURS = {
     Word.WELL: "green",
     Word.EMPTY: "dim",
@@ -41,7 +41,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class _Column(Generic[_Row]):
-    """A column that is shown on terminals of at least this width."""
+    """A column that is shown on terminals with at least this width."""
 
     heading: str
     text: Callable[[_Row], str | Text]
@@ -51,7 +51,7 @@ class _Column(Generic[_Row]):
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A query's backlog in one source; `query` is None if the source is a topic."""
+    """A query's backlog in one of its sources. `query` is None if the source is a topic."""
 
     stream: str
     name: str
@@ -63,14 +63,14 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A table and, for silver, its event times."""
+    """A table, and its event times if it is a silver table."""
 
     table: TableState
     times: EventTimes | None
 
 
 def drawn(seen: Observation, width: int) -> RenderableType:
-    """Return the report for a terminal; `width` is in characters."""
+    """Return the report for a terminal that is `width` characters wide."""
     reasons = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
     stored = [
         _Stored(table, next((one for one in state.event_times if one.table == table.name), None))
@@ -93,7 +93,7 @@ def drawn(seen: Observation, width: int) -> RenderableType:
 
 
 def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
-    """Yield each stream's reason on its own lines."""
+    """Yield the reason for each stream's state, on separate lines."""
     for state in states:
         health = state.health
         since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"
@@ -102,7 +102,7 @@ def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
 
 
 def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
-    """Yield a line for each closed gate, even if something else is wrong with its stream, too."""
+    """Yield a line for each closed gate, even if its stream also has another problem."""
     for state in states:
         if state.gate is not None and not state.gate.is_open:
             what = f"gate of {state.name} closed since {_time(state.gate.changed_at)} UTC: "
@@ -123,7 +123,7 @@ def _processes(states: Sequence[StreamState], width: int) -> Iterator[Renderable
 
 
 def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
-    """Yield a stream's backlogs, per partition if the terminal is wide enough."""
+    """Yield the backlogs of a stream, for each partition if the terminal is wide enough."""
     queries = {query.name: query for query in state.queries}
     for topic in dict.fromkeys(lag.topic for lag in state.partitions):
         lags = [lag for lag in state.partitions if lag.topic == topic]

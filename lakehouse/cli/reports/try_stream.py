@@ -1,4 +1,4 @@
-"""Output of `lakehouse try`: clean records, dead letters, gold rows and messages."""
+"""The report of `lakehouse try`: clean records, dead letters, gold rows and messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_COLUMNS = 9
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason why a record is refused."""
+    """One of the reasons why a record is refused."""
 
     rule: str
     column: str | None
@@ -43,7 +43,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message and the number of its micro-batch, counted from 0."""
+    """A message, and the number of its micro-batch counted from 0."""
 
     batch: int
     message: Message
@@ -53,8 +53,8 @@ class Sent:
 class Result:
     """The result of a trial.
 
-    `now` is the clock time at the end. `clean` and `gold` map each table to its rows, as JSON-ready values;
-    each clean row records which input line it came from. Fold-state columns are omitted.
+    `now` is the clock's time at the end. `clean` and `gold` contain each table's rows, without fold-state
+    columns, as values that can be written as JSON. Each clean row comes with its input line.
     """
 
     stream: str
@@ -67,7 +67,7 @@ class Result:
 
 
 class Trial:
-    """Runs a stream on lines from files."""
+    """A run of a stream on lines from files."""
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding
@@ -92,12 +92,12 @@ class Trial:
         self._note()
 
     def tick(self, now: datetime) -> None:
-        """Advance the clock without a record."""
+        """Advance the clock without new records."""
         self._folding.tick(now)
         self._note()
 
     def result(self, now: datetime) -> Result:
-        """Return the result at this clock time."""
+        """Return the trial's result at this clock time."""
         stream = self._folding.stream
         return Result(
             stream.name,
@@ -133,7 +133,10 @@ class Trial:
 
 
 def as_json(result: Result, seconds: float) -> dict[str, Any]:
-    """Return the result as JSON-ready values; a message's value is its text, null for a tombstone."""
+    """Return the result as values that can be written as JSON.
+
+    A message's value is its text, or null for a tombstone.
+    """
     return {
         "stream": result.stream,
         "now": result.now.isoformat().replace("+00:00", "Z"),
@@ -165,7 +168,7 @@ def as_json(result: Result, seconds: float) -> dict[str, Any]:
 
 
 def shown(result: Result, seconds: float, *, limit: int) -> Group:
-    """Return the result for a terminal, with at most `limit` rows of each table."""
+    """Return the result for a terminal, with at most `limit` rows from each table."""
     dead = len(result.letters)
     summary = (
         f"{result.stream}: {_counted(result.records, 'record')}, {result.records - dead:,} clean, "
@@ -203,7 +206,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
 
 
 def _shortened(result: Result) -> Callable[[str], str]:
-    """Return a function that removes the file name from a line's place if all lines are from one file."""
+    """Return a function that shows a line's place, without the file name if there is only one file."""
     places = [row["line"] for rows in result.clean.values() for row in rows]
     places += [letter.line.place for letter in result.letters]
     files = {place.rpartition(":")[0] for place in places}
@@ -233,13 +236,13 @@ def _section(title: str, rows: Sequence[dict[str, Any]], limit: int) -> Iterator
 
 
 def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
-    """Yield each row as name=value pairs, for tables that are too wide for a terminal."""
+    """Yield each row as name=value pairs, for a table that is too wide for the terminal."""
     for row in rows:
         values = (f"{name}={value}" for name, value in row.items() if value is not None)
         yield Text(f"  {'  '.join(values)}")
 
 
 def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows as JSON-ready values."""
+    """Yield rows as values that can be written as JSON."""
     for row in plain_rows(QueryResult(frame.schema, collected(frame), truncated=False)):
         yield dict(zip(frame.columns, row, strict=True))

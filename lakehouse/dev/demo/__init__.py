@@ -1,1 +1,1 @@
-"""`lakehouse demo`: run all streams end to end on local services, and check the results."""
+"""`lakehouse demo`, which runs all streams end to end on local services and checks the results."""

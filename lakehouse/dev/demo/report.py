@@ -1,4 +1,4 @@
-"""The demo's report: sample rows after each layer, row counts for every stream, and commands to try next."""
+"""The demo's report: sample rows after each layer, row counts for each stream, and commands to try next."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KAFKA_TIMEOUT_MS = 10_000
 
 @dataclass
 class Done:
-    """The result of a demo run: events produced per stream, seconds per layer, and the micro-batches."""
+    """The results of a demo run: events produced per stream, seconds per layer, and all micro-batches."""
 
     produced: dict[str, Summary] = field(default_factory=dict)
     layer_s: dict[LayerName, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """The report on a stream: a query for two figures that must be equal, and a query for sample rows."""
+    """A stream's part of the report: a query for two equal figures, and a query for sample rows."""
 
     what: str
     books: str
@@ -136,7 +136,7 @@ def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Consol
 
 
 def summarise(lake: Lake, done: Done, console: Console) -> None:
-    """Print the results of a demo run. Raises LakehouseError if the row counts do not balance."""
+    """Print the results of a demo run. Raises LakehouseError if a stream's row counts do not agree."""
     spark = lake.spark
     console.print()
     table, checked = _books(spark, done)
@@ -154,7 +154,7 @@ def summarise(lake: Lake, done: Done, console: Console) -> None:
 
 
 def what_next(settings: Settings, console: Console) -> None:
-    """Print commands to try next."""
+    """Print commands that the user can try next."""
     lines: Sequence[str] = (
         f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home))}",
         '.venv/bin/lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',

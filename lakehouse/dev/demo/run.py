@@ -1,7 +1,7 @@
-"""Run all four streams end to end on local services: the code of `make demo`.
+"""Run all four streams end to end on local services, as `lakehouse demo` does.
 
-Everything is under `<home>/demo` and is recreated by each run. The services are stopped at the end or, with
-`--serve`, on request. The tables remain for `lakehouse sql` and `lakehouse serve`.
+All files are under `<home>/demo`, and each run creates them again. The services are stopped at the end or,
+with `--serve`, when the user stops the demo. The tables remain for `lakehouse sql` and `lakehouse serve`.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _STEPS = {
 
 
 def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
-    """Run every stream end to end and print the results.
+    """Run every stream end to end, and print the results.
 
-    With `serve_at`, the services, the layers and a server on this port keep running until SIGTERM or Ctrl-C.
-    Raises LakehouseError for errors that a user can fix, and if the row counts do not balance.
+    With `serve_at`, the services, the layers and a server on that port continue to run until SIGTERM or
+    Ctrl-C. Raises LakehouseError for errors that a user can fix, or if the row counts do not agree.
     """
     home = settings.home / "demo"
     update = {
         "home": home,
         "lake": str(home / "lake"),
         "topics": {},
-        # Small micro-batches, so that there are several to watch, and the later ones have a watermark.
+        # Micro-batches are small, so that there are several to watch and all but the first have a watermark.
         "run.max_records": max(1, max(EVENTS.values()) // 4),
         "run.max_bytes": 2097152,
     }
     settings = settings.changed(update)
     make_home(home.parent)
-    stop_services(settings)  # services of an earlier run would lose their files
+    stop_services(settings)  # otherwise services from an earlier run would lose their files
     shutil.rmtree(home, ignore_errors=True)
     console.print("lakehouse demo: four streams from Kafka to gold and out again", style="bold")
     console.print(f"all files are under {home}")

@@ -1,7 +1,7 @@
-"""The processes of `lakehouse demo --serve`: all layers and the server, until stopped.
+"""The processes that `lakehouse demo --serve` runs until it is stopped: all layers, and the server.
 
-The layers and the server are the ordinary commands, each in a process of its own, whose output goes to a
-file in the demo's home. If one process exits, the other is stopped.
+The layers and the server are the ordinary commands. Each runs in a separate process, and writes its output to
+a file in the demo's home. If one process exits, the other is stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 
 
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
-    """Run all layers and the server until SIGTERM or Ctrl-C; both processes have exited on return.
+    """Run all layers and the server until SIGTERM or Ctrl-C. Both processes have exited on return.
 
-    `port` 0 picks a free port. Raises ServiceError, naming the log file, if either process exits by itself.
+    If `port` is 0, the server uses any free port. Raises ServiceError, which names the log file, if either
+    process exits by itself.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
@@ -66,7 +67,7 @@ class _Child:
 
 @contextmanager
 def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
-    """Run a command during the block, in a session of its own, out of reach of the terminal's Ctrl-C."""
+    """Run a command during the block, in a separate session that the terminal's Ctrl-C does not reach."""
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

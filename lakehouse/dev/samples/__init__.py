@@ -1,7 +1,7 @@
-"""Sample events for demos, tests and benchmarks: the type of a sample, and the event times of a run.
+"""Sample events for demos, tests and benchmarks: the type of a sample, and event times for a run.
 
-A generator (one module per stream) is a pure function of its arguments: it gets event times from this module
-and a seed from the caller, and never reads the clock.
+Each stream has a generator in a separate module. A generator is a pure function of its arguments. The caller
+passes a seed and the event times, which this module provides. A generator never reads the clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """A Kafka record to send, with its kind, which tells tests what result to expect.
+    """A Kafka record to send. Its kind tells tests which result to expect.
 
-    `source` is the index of its topic among the stream's topics. `timestamp_ms` is for records whose only
-    event time is Kafka's timestamp; 0 means the sending time. If `partition` is -1, the key determines it.
+    `source` is the index of the record's topic among the stream's topics. `timestamp_ms` is for records whose
+    only event time is Kafka's timestamp; 0 means the time of sending. If `partition` is -1, the key
+    determines the partition.
     """
 
     key: bytes | None
@@ -38,10 +39,10 @@ def spread_times(count: int, *, end_ms: int, span_s: float) -> Iterator[int]:
 
 
 def paced_times(rate: float, clock: Callable[[], float] = time.time) -> Iterator[int]:
-    """Yield the wall-clock times, in epoch milliseconds, when events at `rate` per second are due.
+    """Yield the times in epoch milliseconds at which events are due, at `rate` events per second.
 
-    The clock is read once, at the first `next`, so that the schedule starts with the first event. Event n
-    (from 0) is due (n + 1) / rate seconds later, as in `produce`.
+    The clock is read only once, at the first `next`, so that the schedule starts with the first event. Event
+    n (from 0) is due (n + 1) / rate seconds later, as in `produce`.
     """
     start_ms = clock() * 1000
     step_ms = 1000 / rate

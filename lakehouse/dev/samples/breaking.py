@@ -1,6 +1,6 @@
-"""Break contracts: each breakage takes a valid record and returns a message with a single fault.
+"""Malformed samples. Each breakage turns a valid record into a message with a single fault.
 
-A stream's breakages are a dictionary of such functions by name; a `Breaker` applies them in turn.
+A stream's breakages are functions in a dictionary by name. A `Breaker` applies them in turn.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Break records in each of the given ways in turn; times in the future are `ahead_s` seconds ahead."""
+    """Break records in each of the given ways in turn. Future times are `ahead_s` seconds ahead."""
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
         self._turns = cycle(breakages.items())
         self._ahead_ms = round(ahead_s * 1000)
 
     def __call__(self, record: Record) -> tuple[str, bytes | None]:
-        """Return the next malformed sample's kind, and its value, made from a valid record."""
+        """Return a malformed sample's kind and value, made from a valid record by the next breakage."""
         name, broken = next(self._turns)
         if name == _FUTURE:
             record = {**record, _TIME: record[_TIME] + self._ahead_ms}
@@ -35,24 +35,24 @@ class Breaker:
 
 
 def kind(name: str) -> str:
-    """Return the sample kind of the breakage with this name."""
+    """Return the sample kind for the breakage with this name."""
     return f"malformed:{name}"
 
 
 def kinds(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sample kinds of several breakages."""
+    """Return the sample kinds for several breakages."""
     return tuple(map(kind, names))
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return the faults that any message can have: not text, not JSON, or not an object.
+    """Return the faults that any message can have: it is not text, not JSON, or not an object.
 
-    The arguments are field names. `text` is a string field in which a character is truncated; `number` and
-    `words` supply the content of messages that are just a number or just words.
+    The arguments are names of fields. `text` is a string field in which a character is cut off. `number` and
+    `words` supply the content of messages that are only a number or only words.
     """
     words = tuple(words)
 
-    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character cut off after its first byte
+    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character ends after its first byte
         whole = "é"
         return dumps({**record, text: f"caf{whole}"}).replace(whole.encode(), whole.encode()[:1])
 
@@ -77,7 +77,7 @@ def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str,
 
 
 def of_a_tombstone() -> dict[str, Breakage]:
-    """Return the null value as a fault, for streams without tombstones."""
+    """Return null values as a fault, for streams that do not accept tombstones."""
     return {"tombstone": lambda _: None}
 
 
@@ -112,7 +112,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 
 
 def of_the_time() -> dict[str, Breakage]:
-    """Return the faults that a timestamp can have; the last fault takes effect only in a Breaker."""
+    """Return the faults that a timestamp can have. The last fault takes effect only in a Breaker."""
     return {
         "timestamp_boolean": with_value(_TIME, True),
         "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),
@@ -122,7 +122,7 @@ def of_the_time() -> dict[str, Breakage]:
 
 
 def dumps(record: object) -> bytes:
-    """Return a value as a message, in the form that a producer would send."""
+    """Return a value as the message that a producer would send."""
     return compact(record).encode()
 
 

@@ -2,21 +2,21 @@
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, one_sided=0.1)
 
-A call has one or more records, with neighbours less than `gap_s` apart; the same pair's next call is at least
-three times `gap_s` later:
+A call has one or more records, and each follows the previous record by less than `gap_s`. The same pair's
+next call begins at least three times `gap_s` later:
 
     ada1-zoë0   a--m-----a                                    m-a---m
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-Calls begin at the given times. A later record of a call has its own time, which is never after the given time
-because records are sent in time order. The last calls are compressed in time but keep all their records, so
-the end of the run leaves at most one of them one-sided.
+Calls begin at the given times. A call's later records have their own times. Such a time is never after the
+given time, because records are sent in time order. The last calls are compressed in time but still get all
+their records, so the end of the run makes at most one call one-sided.
 
-The kinds of sample are those in `mixing`. Late samples within the allowed lateness form separate calls
-between pairs without earlier calls; late samples beyond it are single records of such pairs.
+`mixing` lists the kinds of samples. Late samples within the allowed lateness form separate calls between
+pairs without earlier calls. Late samples beyond the allowed lateness are single records from such pairs.
 
-The same arguments give the same bytes.
+The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TOPICS = ("analyticsTopic", "metricsTopic")
 PAYLOADS = ("analytics", "metrics")
-"""The payload field in each topic's records."""
+"""The name of the payload field in each topic's records."""
 HOT_CALLER = "switchboard"
 HOT_PAIR = HOT_CALLER, user(0)
 
@@ -43,7 +43,7 @@ _HOT_PAIR = -1
 _CALLERS = 1000
 _JOINED = 0.8  # times gap_s: the longest time between two records of a call
 _APART = 3  # times gap_s: the shortest time between two calls of a pair
-_WITHIN = 0.75  # times the allowed lateness: a late call older than this gets no more records
+_WITHIN = 0.75  # times the allowed lateness: a late call that is older gets no more records
 _ODD_SHARE = 0.15
 
 _Sides = tuple[int, ...]
@@ -61,11 +61,11 @@ def samples(
     hot_caller: float = 0.0,
     gap_s: float = 60.0,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`.
+    """Return an iterator over `count` samples, with one sample for each of `times_ms`.
 
-    `one_sided` is the probability that a call has records in only one topic, `alone` the probability that it
-    has a single record. `hot_pair` is the probability that a record belongs to HOT_PAIR, which is in one call
-    throughout. `hot_caller` is the probability that a pair's first user is HOT_CALLER.
+    `one_sided` is the probability that a call has records in only one topic, and `alone` the probability that
+    it has only one record. `hot_pair` is the probability that a record belongs to HOT_PAIR, whose single call
+    lasts throughout. `hot_caller` is the probability that a pair's first user is HOT_CALLER.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
@@ -90,7 +90,7 @@ def samples(
 
 
 class _Mixed(NamedTuple):
-    """The probabilities among the arguments of `samples`."""
+    """The arguments of `samples` that are probabilities."""
 
     one_sided: float
     alone: float
@@ -99,7 +99,7 @@ class _Mixed(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A call with outstanding records: when the next record is due, the pair, and the remaining sides."""
+    """A call with outstanding records: the next record's time, the pair, and the remaining sides."""
 
     due_ms: int
     pair: int
@@ -107,14 +107,14 @@ class _Open(NamedTuple):
 
 
 class _Calls:
-    """The calls in progress, and the pairs that may start another call."""
+    """All calls in progress, and the pairs that may start another call."""
 
     def __init__(
         self, rng: random.Random, records: int, mixed: _Mixed, gap_s: float, allowed_lateness_s: int
     ) -> None:
         self._rng = rng
         self._uniform = rng.random
-        self._records = records  # outstanding records; open calls need `_owed` of these
+        self._records = records  # outstanding records, of which open calls need `_owed`
         self._owed = 0
         self._mixed = mixed
         self._joined_ms = round(1000 * gap_s * _JOINED)
@@ -126,7 +126,7 @@ class _Calls:
         self._late: _Open | None = None
 
     def valid(self, time_ms: int) -> Sample:
-        """Return the next record of a call if one is due, or else the first record of a new call."""
+        """Return the next record of a call if one is due, otherwise the first record of a new call."""
         self._records -= 1
         must_end = self._owed > self._records
         if self._mixed.hot_pair and not must_end and self._uniform() < self._mixed.hot_pair:
@@ -147,7 +147,7 @@ class _Calls:
         return self._record(pair, sides[0], time_ms, "valid")
 
     def late(self, time_ms: int, behind_ms: int, kind: str) -> Sample:
-        """Return a record of a past call: the next record of the current call, or the first of a new call."""
+        """Return a late record: the next record of the current late call, or the first of a new call."""
         if kind == "late_beyond":
             return self._record(self._new_pair(), int(self._uniform() * 2), time_ms - behind_ms, kind)
         if self._late is not None and time_ms - self._late.due_ms < self._latest_ms:
@@ -159,12 +159,12 @@ class _Calls:
         return self._record(pair, sides[0], moment_ms, kind)
 
     def _plan(self, most: int) -> _Sides:
-        """Return the sides of a new call's records, in order: at most `most` records."""
+        """Return the sides of a new call's records, in order, for at most `most` records."""
         uniform = self._uniform
         if self._mixed.alone and uniform() < self._mixed.alone:
             most = 1
         one_sided = most == 1 or uniform() < self._mixed.one_sided
-        # Consider only plans that are short enough; plans are ordered by length, from one or two records up.
+        # Plans are sorted by length, starting at one or two records. Plans longer than `most` are excluded.
         plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
         of_a_length = plans[int(uniform() * len(plans))]
         return of_a_length[int(uniform() * len(of_a_length))]
@@ -189,7 +189,7 @@ class _Calls:
 
 
 def _pair(number: int) -> tuple[str, str]:
-    """Return a different pair of users for every number; below zero, the first user is HOT_CALLER."""
+    """Return a distinct pair of users for each number. For negative numbers, the first user is HOT_CALLER."""
     if number < 0:
         return HOT_CALLER, user(_HOT_PAIR - number)
     caller = number % _CALLERS
@@ -205,7 +205,7 @@ def _payload(side: int, rng: random.Random) -> bytes:
     return b',"metrics":{"latencyMs":%.1f,"loss":{"in":%.3f,"out":0}}' % (10 + 90 * uniform(), uniform())
 
 
-# Other payloads: absent, null, or any JSON value, including strings that look like other values.
+# Payloads can also be absent, null, or any JSON value, including strings that look like other values.
 _ODD_VALUES: list[object] = [None, None, "dropped", "голос", "12", "null", "", 17, 4.25, True, [1, "two"], {}]
 _ODD = tuple((b"", *(f',"{name}":{compact(value)}'.encode() for value in _ODD_VALUES)) for name in PAYLOADS)
 _MOODS = tuple(mood.encode() for mood in ("calm", "curious", "verärgert", "😊"))
@@ -224,4 +224,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""All kinds of malformed samples; a run cycles through them in this order."""
+"""All kinds of malformed samples, in the order in which a run cycles through them."""

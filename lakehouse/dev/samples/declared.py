@@ -2,9 +2,9 @@
 
     samples(stream.sources, 1000, spread_times(1000, end_ms=now, span_s=600), seed=1)
 
-Each text field takes one of twenty values, and numbers are positive. The stream's own rules are not known
-here, so a sample may break a rule. The kinds of sample are those in lakehouse.dev.samples.mixing. The same
-arguments give the same bytes.
+Each text field has one of twenty values, and numbers are positive. The generator does not know the stream's
+own rules, so a sample may violate a rule. lakehouse.dev.samples.mixing lists the kinds of samples. The same
+arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def samples(
     seed: int,
     shares: Shares = NO_FAULTS,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`, from each source in turn.
+    """Return an iterator over `count` samples, with one sample for each of `times_ms`.
 
-    Raises SettingsError for shares that exceed one in total.
+    The sources take turns. Raises SettingsError if the shares exceed one in total.
     """
     rng = random.Random(seed)
     turns = cycle(range(len(sources)))
@@ -121,7 +121,7 @@ def _key(contract: Contract, record: Record) -> bytes | None:
 
 
 def _breakages(contract: Contract) -> Iterator[tuple[str, Callable[[Record], bytes | None]]]:
-    """Yield named ways to break a record of the contract."""
+    """Yield the ways to break a record of this contract, each with its name."""
     yield "not_utf8", lambda record: b"\xff\xfe" + _dumps(record)
     yield "truncated_json", lambda record: _dumps(record)[:-2]
     yield "array", lambda record: _dumps([record])

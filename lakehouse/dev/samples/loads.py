@@ -1,4 +1,4 @@
-"""Describe and send loads of sample events: for which stream, how many, how fast and with which faults.
+"""Loads of sample events: for which stream, how many, how fast and with which faults.
 
 send(Load("metrics", events=100_000, malformed=0.01), settings)
 send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
@@ -32,16 +32,16 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the streams' sources, by the actual name of each source's topic."""
+    """Return the streams' sources by the actual names of their topics."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
 def encoded(
     samples: Iterator[Sample], topics: Sequence[str], sources: Mapping[str, Source]
 ) -> Iterator[Sample]:
-    """Encode JSON samples in their topic's format, or leave them as JSON if the topic has no source.
+    """Encode JSON samples in the format of their topic. Samples for a topic without a source remain JSON.
 
-    The contracts are registered as schemas. Raises RegistryError if the registry rejects one.
+    The contracts are registered as schemas. Raises RegistryError if the registry rejects a schema.
     """
     used = [sources.get(topic) for topic in topics]
     if all(source is None or source.format == "json" for source in used):
@@ -61,7 +61,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """A stream's topics and sample generator; `shape` derives generator arguments from the stream."""
+    """A stream's topics and its sample generator. `shape` returns the generator's arguments for a stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -69,7 +69,7 @@ class Generator:
 
 
 def _gap(stream: Stream) -> Mapping[str, float]:
-    """Return how far apart the events of a call may be."""
+    """Return the maximum time between two events of a call."""
     return {"gap_s": stream.gold[0].merge_radius.total_seconds()}
 
 
@@ -83,12 +83,12 @@ GENERATORS: Mapping[str, Generator] = {
 
 @dataclass(frozen=True)
 class Load:
-    """Events of a stream to send, all at once (without `rate`) or at a rate per second.
+    """Events to send for a stream, at `rate` events per second or, without a rate, as fast as possible.
 
-    Pass a stream from another package as a Stream; its samples are generated from its contracts.
+    A stream from another package is given as a Stream, and its samples are generated from its contracts.
 
     Without a rate, event times are spread over the last `span_s` seconds. `malformed`, `late` and
-    `duplicates` are shares of the events; `shape` holds arguments specific to this stream's generator.
+    `duplicates` are shares of the events. `shape` contains arguments that only this stream's generator has.
     `behind_s` shifts all event times back, as if the producer's clock or connection lagged. The same seed
     gives the same events except for their times.
     """
@@ -106,18 +106,18 @@ class Load:
 
     @property
     def name(self) -> str:
-        """The stream's name."""
+        """The name of the stream."""
         return self.stream if isinstance(self.stream, str) else self.stream.name
 
     def _under(self, settings: Settings) -> Stream:
         return choose_one(self.stream, settings) if isinstance(self.stream, str) else self.stream
 
     def topics(self, settings: Settings) -> tuple[str, ...]:
-        """Return the topics that the events are sent to."""
+        """Return the topics to which the events are sent."""
         return tuple(settings.topic(source.topic) for source in self._under(settings).sources)
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
-        """Return the events. Raises SettingsError for shares that exceed one in total."""
+        """Return the events. Raises SettingsError if the shares exceed one in total."""
         stream = self._under(settings)
         topics = tuple(source.topic for source in stream.sources)
         generator = GENERATORS.get(stream.name) or Generator(
@@ -129,7 +129,7 @@ class Load:
             times = paced_times(self.rate)
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
-        # A malformed event in the future must still be in the future when it lands, however early it is in
+        # A malformed event in the future must still be in the future when it lands, even if it is early in
         # the span.
         tolerance_s = max(source.future_tolerance_s for source in stream.sources)
         ahead_s = tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
@@ -154,10 +154,10 @@ def send(
     on_progress: Callable[[SendingProgress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Create missing topics, send the load and wait for the last acknowledgement.
+    """Create missing topics, send the load, and wait for the last acknowledgement.
 
-    Samples for a Stream are encoded in its sources' formats. Raises RegistryError if a registry rejects a
-    schema, SettingsError if the shares exceed one in total, and the errors of `producing.produce`.
+    Samples for a Stream are encoded in the formats of its sources. Raises RegistryError if a registry rejects
+    a schema, SettingsError if the shares exceed one in total, and the same errors as `producing.produce`.
     """
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]

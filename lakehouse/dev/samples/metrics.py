@@ -1,9 +1,9 @@
-"""Generate sample metrics: 20 services × 5 metrics, optionally with late, duplicate and malformed events.
+"""Generate sample metrics for 20 services × 5 metrics, optionally with late, duplicate and malformed events.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(malformed=0.01))
 
-One series can be given a share of all events, and the number of services can be set. The kinds of sample are
-those in lakehouse.dev.samples.mixing. The same arguments give the same bytes.
+One series can be given a share of all events, and the number of services can be set.
+lakehouse.dev.samples.mixing lists the kinds of samples. The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def samples(
     hot_series: float = 0.0,
     services: float = 0,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`.
+    """Return an iterator over `count` samples, with one sample for each of `times_ms`.
 
     `hot_series` is the probability that an event belongs to the first metric of HOT_SERVICE, which otherwise
-    has no events. If `services` is set, the series of that many services take turns, instead of being
-    chosen at random among the 20.
+    has no events. If `services` is set, the series of that many services take turns. Otherwise, series are
+    chosen at random among the 20 services.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
@@ -104,7 +104,7 @@ def samples(
     return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one)
 
 
-# The fast path for valid samples: everything but the value and the time is encoded once per series.
+# The fast path for valid samples: everything except the value and the time is encoded once per series.
 
 
 class _Series(NamedTuple):
@@ -195,4 +195,4 @@ _BREAKAGES = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""All kinds of malformed samples; a run cycles through them in this order."""
+"""All kinds of malformed samples, in the order in which a run cycles through them."""

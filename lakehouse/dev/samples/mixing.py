@@ -1,7 +1,7 @@
-"""Shared parts of the sample generators: the mix of kinds, lateness, duplicates, time formats, and users.
+"""Parts that the sample generators share: the mix of kinds, lateness, duplicates, time formats, and users.
 
-A generator defines how valid and malformed samples are made; `mix` decides their order. All streams have
-these kinds of samples; each is listed with the result that the pipeline must produce:
+A generator makes valid and malformed samples, and `mix` decides their order. All streams have the following
+kinds of samples, listed here with the result that the pipeline must produce:
 
     valid           accepted
     late_within     behind the surrounding times by less than the allowed lateness: accepted
@@ -64,7 +64,7 @@ DAY_S = 24 * 3600
 DEFAULT_LATENESS_S = 7 * DAY_S
 DEFAULT_AHEAD_S = 3600.0
 ISO_SHARE = 0.02
-"""The share of times written in ISO 8601 instead of as numbers."""
+"""The share of times that are written as ISO 8601 text instead of numbers."""
 
 _BLOCK = 1000  # the shares hold within every block of this many samples
 _ROUNDING = 1e-9
@@ -81,13 +81,13 @@ _VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of all samples, exact except for rounding; the remaining samples are valid.
+    """Shares of all samples, exact except for rounding. The remaining samples are valid.
 
-    A duplicate repeats an event and counts as a sample. One late sample in four is beyond the allowed
-    lateness; if the allowed lateness is 0, all late samples are. A malformed sample in the future is
+    A duplicate repeats an event, and is itself counted as a sample. One late sample in four is beyond the
+    allowed lateness, or every late sample if the allowed lateness is 0. A malformed sample in the future is
     `ahead_s` seconds ahead of its time. Only sales and streams from other packages have tombstones.
 
-    Raises SettingsError for shares that exceed one in total.
+    Raises SettingsError if the shares exceed one in total.
     """
 
     malformed: float = 0.0
@@ -114,7 +114,7 @@ class Shares:
         return max(0, count - sum(round(count * share) for share in self._by_slot().values()))
 
     def slots(self, count: int, rng: random.Random) -> Iterator[int]:
-        """Yield the kind of each sample, shuffled within blocks; every share is exact at a block's end."""
+        """Yield the kind of each sample, in shuffled blocks. Every share is exact at the end of a block."""
         shares = self._by_slot()
         given = dict.fromkeys(shares, 0)
         for start in range(0, count, _BLOCK):
@@ -152,16 +152,16 @@ def mix(
     late: Callable[[int, int, str], Sample] | None = None,
     tombstone: Callable[[int], Sample] | None = None,
 ) -> Iterator[Sample]:
-    """Yield `count` samples, one for each of `times_ms`, made by the given functions.
+    """Yield `count` samples, with one sample for each of `times_ms`, made by the given functions.
 
-    Each function is called with the sample's time; `late` also gets the lag behind that time in ms, and the
+    Each function is called with the sample's time. `late` also gets the lag behind that time in ms, and the
     kind. By default, a late sample is a valid sample with the earlier time.
     """
     uniform = rng.random
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
     repeatable: list[Sample] = []
     keep = repeatable.append
-    # Duplicates that were drawn before there was anything to repeat; later valid slots make up for them.
+    # Duplicates that were due before there was an event to repeat. They replace later valid samples.
     owed = 0
     for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
         if slot == _MALFORMED:
@@ -187,7 +187,7 @@ def mix(
 
 
 def require_share(name: str, share: float, whole: str) -> None:
-    """Raise SettingsError unless `share` is between 0 and 1; `whole` names what it is a share of."""
+    """Raise SettingsError unless `share` is between 0 and 1. In the message, `whole` names the total."""
     if not 0 <= share <= 1:
         raise SettingsError(f"{name} is {share:g}, but a share of {whole} must be 0 to 1")
 
@@ -203,21 +203,21 @@ def compact(value: object) -> str:
 
 
 def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time as JSON: usually epoch milliseconds, sometimes an ISO 8601 string."""
+    """Return a time as JSON, usually as epoch milliseconds and sometimes as an ISO 8601 string."""
     if uniform() < ISO_SHARE:
         return b'"%b"' % iso(time_ms, uniform)
     return b"%d" % time_ms
 
 
 def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time in ISO 8601, exact to the millisecond, with the offset of a random zone."""
+    """Return a time as ISO 8601, exact to the millisecond, with the offset of a random time zone."""
     zone = _ZONES[int(uniform() * len(_ZONES))]
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
     return moment.astimezone(zone).isoformat(timespec="milliseconds").encode()
 
 
 def _take(repeatable: list[Sample], uniform: Callable[[], float]) -> Sample:
-    """Remove and return a random sample in constant time, so that each event is repeated at most once."""
+    """Remove a random sample in constant time, and return it. Each event is thus repeated at most once."""
     position = int(uniform() * len(repeatable))
     repeatable[position], repeatable[-1] = repeatable[-1], repeatable[position]
     return repeatable.pop()

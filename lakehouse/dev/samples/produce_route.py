@@ -1,4 +1,4 @@
-"""`POST /produce`: send sample events; exists only if the server was started with --enable-produce."""
+"""`POST /produce`: sends sample events. The route exists only if the server runs with --enable-produce."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Events = Annotated[int, Query(ge=1, le=_MOST, description="Number of events.")]
 
 
 def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
-    """Return the route."""
+    """Return the route that sends sample events."""
     routes, one = APIRouter(tags=["produce"]), CapacityLimiter(1)
     known = {stream.name: stream for stream in streams}
     sampled = Query(streams[0].name, description="The stream.", json_schema_extra={"enum": list(known)})
 
     @routes.post("/produce")
     async def produce(request: Request, events: Events = 100, stream: str = sampled) -> Response:
-        """Send sample events of a stream to Kafka, with times within the last minute."""
+        """Send sample events for a stream to Kafka, with event times in the last minute."""
         refuse_unknown("stream", [stream], known, "stream")
         if one.available_tokens < 1:
             raise Problem(

@@ -3,13 +3,13 @@
     summary = produce(KafkaAccess("127.0.0.1:9092"), "metrics-events", samples, rate=10_000, total=600_000)
     summary = produce(KafkaAccess("127.0.0.1:9092"), ("analyticsTopic", "metricsTopic"), samples)
 
-The producer is idempotent with acks=all: an acknowledged record is in the log exactly once, and records with
-the same key are in the order in which they were sent. A failed record was refused by the broker or not
-acknowledged in time; in the latter case it may still be in the log.
+The producer is idempotent with acks=all. An acknowledged record is therefore in the log exactly once, and
+records with the same key are in the order in which they were sent. A record fails if the broker refuses it,
+or does not acknowledge it in time. In the second case, the record may still be in the log.
 
-The pace follows an absolute schedule: event n (from 0) is due (n + 1) / rate seconds after the start. Events
-are sent in bursts of ten milliseconds. A burst is never sent before its last event is due; a delayed burst is
-sent immediately, so delays are made up and errors do not accumulate.
+The pace follows an absolute schedule, in which event n (from 0) is due (n + 1) / rate seconds after the
+start. Events are sent in bursts of ten milliseconds. A burst is never sent before its last event is due. A
+delayed burst is sent immediately, so delays are made up for and errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
     {
         "acks": "all",
         "enable.idempotence": True,
-        # Twice a burst, because the broker's work depends on the number of requests. At 10,000/s, this saves
-        # about a third of the work compared with 5 ms.
+        # Twice the length of a burst, because the broker's work depends on the number of requests. Compared
+        # with 5 ms, this saves about a third of the work at 10,000 events per second.
         "linger.ms": 20,
-        # With lz4, producer and broker together need just as much CPU, and Python clients cannot read it
+        # With lz4, producer and broker together need just as much CPU, and Python clients cannot read records
         # without an extra library.
         "compression.type": "none",
         "partitioner": "murmur2_random",  # as in Java: a key's partition does not depend on the client
         "queue.buffering.max.messages": 100_000,
         "delivery.timeout.ms": 30_000,
-        "log_level": 2,  # errors are in the summary; librdkafka would also write them to stderr
+        "log_level": 2,  # the summary contains errors; librdkafka would also write them to stderr
     }
 )
 
 
 @dataclass(frozen=True)
 class SendingProgress:
-    """A run's progress so far; `total` is None if unknown."""
+    """The progress of a run so far. `total` is None if it is unknown."""
 
     sent: int
     acknowledged: int
@@ -70,11 +70,11 @@ class SendingProgress:
 
 @dataclass(frozen=True)
 class Summary:
-    """A run's result: every sample sent is either acknowledged or failed.
+    """A run's result. Every sample that was sent has been either acknowledged or counted as failed.
 
-    `duration_s` is the time from the start to the last acknowledgement, `actual_rate` is sent / duration_s,
-    and `kinds` counts the samples sent by Sample.kind. `stopped` is true if the `stop` callback ended the
-    run.
+    `duration_s` is the time from the start to the last acknowledgement, and `actual_rate` is sent /
+    duration_s. `kinds` contains the number of samples sent for each Sample.kind. `stopped` is true if the
+    `stop` callback ended the run.
     """
 
     sent: int
@@ -97,16 +97,16 @@ def produce(
     on_progress: Callable[[SendingProgress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Send `samples` to `topics`, and wait until each is acknowledged or has failed.
+    """Send `samples` to `topics`, and wait until each sample has been acknowledged or has failed.
 
-    `topics` is one name or several; a sample goes to the topic at the index in its `source`. `rate` is in
-    events per second; None sends as fast as possible. `total` limits the number of samples. `on_progress` is
-    called about four times a second. `stop` is called between bursts, several times a second: once it returns
+    `topics` is one name or several; `source` is the index of a sample's topic. `rate` is in events per
+    second, and None sends as fast as possible. `total` limits the number of samples. `on_progress` is called
+    about four times a second. `stop` is called between bursts, several times a second. As soon as it returns
     true, nothing more is sent, and the run waits for outstanding samples.
 
     Raises ServiceError if no broker answers, and ProduceError if a topic does not exist. A sample that cannot
-    be delivered raises nothing: it is counted in `failed`, and `first_error` holds the reason for the first
-    such failure.
+    be delivered does not raise an error. It is counted in `failed`, and `first_error` contains the reason for
+    the first such failure.
     """
     names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
@@ -141,9 +141,9 @@ def bursts(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
-    """Yield how many events to send now, sleeping until they are due; they add up to `total`.
+    """Yield the number of events to send next, and sleep until they are due. The numbers add up to `total`.
 
-    During a long wait, yields 0 from time to time so that the caller can do other work.
+    During a long wait, 0 is yielded from time to time, so that the caller can do other work.
     """
     start = clock()
     size = _UNPACED_BURST if rate is None else max(1, round(rate * _BURST_S))
@@ -162,7 +162,7 @@ def bursts(
 
 
 class _Deliveries:
-    """Count the broker's acknowledgements and errors."""
+    """A count of the broker's acknowledgements and errors."""
 
     def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self._access = access
@@ -182,7 +182,7 @@ class _Deliveries:
         self._keep(error, {"topic": f"Write to topic {topic}"})
 
     def end(self, error: ErrorCode) -> None:
-        """Record the reason for a fatal client error."""
+        """Record a fatal client error as the reason for failures."""
         self._keep(error, {"cluster": f"Write to topic {' or '.join(self._topics)}"})
 
     def _keep(self, error: ErrorCode, wanted: Wanted) -> None:
@@ -192,7 +192,7 @@ class _Deliveries:
 
 
 class _Run:
-    """One call of `produce`: counts what has been sent, and waits for the rest."""
+    """One call of `produce`, which counts the samples sent and waits for outstanding samples."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class _Run:
         self._next_progress = self._start + _PROGRESS_S
 
     def send(self, burst: list[Sample]) -> None:
-        """Hand a burst to the client, then process the acknowledgements that have arrived."""
+        """Pass a burst to the client, then process the acknowledgements that have arrived."""
         send, topics = self._producer.produce, self._topics
         done = 0
         while done < len(burst) and not self._broken:
@@ -226,7 +226,7 @@ class _Run:
                 for key, value, _, source, timestamp_ms, partition, headers in islice(burst, done, None):
                     send(topics[source], value, key, partition, timestamp=timestamp_ms, headers=headers)
                     done += 1
-            except BufferError:  # the client's queue is full: the broker sets the pace
+            except BufferError:  # the client's queue is full, so the broker sets the pace
                 self._served(lambda: self._producer.poll(_BURST_S))
                 self._report()
                 if self.over():
@@ -242,12 +242,12 @@ class _Run:
         self._report()
 
     def over(self) -> bool:
-        """Tell whether to stop sending, on request or because the client accepts no more messages."""
+        """Tell whether to stop: `stop` has requested it, or the client accepts no more messages."""
         self._stopped = self._stopped or self._stop()
         return self._stopped or self._broken
 
     def finish(self) -> Summary:
-        """Wait until outstanding messages are acknowledged or fail, at most for the delivery timeout."""
+        """Wait until all messages are acknowledged or have failed, at most for the delivery timeout."""
         while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
         if self._broken:  # the client does not report messages still in its queue
@@ -266,7 +266,7 @@ class _Run:
         )
 
     def _served(self, serve: Callable[[], int]) -> int:
-        """Make a client call that runs its callbacks and returns a number; 0 after a fatal error."""
+        """Call a client function that runs callbacks and returns a number. Return 0 after a fatal error."""
         try:
             return 0 if self._broken else serve()
         except KafkaException as end:
@@ -286,7 +286,7 @@ class _Run:
 
 
 def _require_topic(producer: Producer, access: KafkaAccess, topic: str) -> None:
-    """Check that the topic exists; this also connects the client, so the schedule starts without delay."""
+    """Check that the topic exists. This also connects the client, so the schedule starts without delay."""
     try:
         found = producer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
     except KafkaException as error:

@@ -1,14 +1,14 @@
-"""Generate sample sales of 24 products, of which the first sells most, with returns and optional tombstones.
+"""Generate sample sales of 24 products, with returns and optional tombstones. The first product sells most.
 
 One product can be given a share of all sales, and the number of other products can be set.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
-The kinds of sample are those in lakehouse.dev.samples.mixing, and in addition:
+lakehouse.dev.samples.mixing lists the kinds of samples. Sales have one more:
 
     tombstone       a null value under a product's key: accepted, resets the product's total to zero
 
-The same arguments give the same bytes.
+The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def samples(
     hot_product: float = 0.0,
     products: float = 0,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`.
+    """Return an iterator over `count` samples, with one sample for each of `times_ms`.
 
     A tombstone's time is its Kafka timestamp. `hot_product` is the probability that a sale is of HOT_PRODUCT,
-    which otherwise has no sales. If `products` is set, that many products take turns, instead of being
+    which otherwise has no sales. If `products` is set, that many products take turns. Otherwise, products are
     chosen at random among the 24.
 
     Raises SettingsError for a probability outside 0 to 1.
@@ -106,7 +106,7 @@ def _encoded(product: str) -> tuple[bytes, bytes]:
 _HEADS = tuple(map(_encoded, PRODUCTS))
 _HOT = _encoded(HOT_PRODUCT)
 
-# A null value is a tombstone for the product in its key, so a malformed tombstone has a bad key.
+# A null value is a tombstone for the product in the key, so a malformed tombstone has a bad key.
 _KEYS = {
     "tombstone_key_null": None,
     "tombstone_key_not_utf8": b"caf\xe9",
@@ -121,4 +121,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **dict.fromkeys(_KEYS, lambda _: None),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""All kinds of malformed samples; a run cycles through them in this order."""
+"""All kinds of malformed samples, in the order in which a run cycles through them."""

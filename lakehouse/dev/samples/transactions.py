@@ -1,8 +1,8 @@
-"""Generate sample transactions by a thousand or more users; one user can be given a share of all events.
+"""Generate sample transactions by a thousand or more users. One user can be given a share of all events.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
 
-The kinds of sample are those in lakehouse.dev.samples.mixing. The same arguments give the same bytes.
+lakehouse.dev.samples.mixing lists the kinds of samples. The same arguments always give the same bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def samples(
     hot_user: float = 0.0,
     users: float = 0,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`.
+    """Return an iterator over `count` samples, with one sample for each of `times_ms`.
 
-    `hot_user` is the probability that an event belongs to HOT_USER, who otherwise has none. If `users` is
-    set, that many users take turns, instead of being chosen at random among the thousand.
+    `hot_user` is the probability that an event belongs to HOT_USER, who otherwise has no events. If `users`
+    is set, that many users take turns. Otherwise, users are chosen at random among the thousand.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
@@ -90,4 +90,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""All kinds of malformed samples; a run cycles through them in this order."""
+"""All kinds of malformed samples, in the order in which a run cycles through them."""

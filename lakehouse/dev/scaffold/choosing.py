@@ -1,4 +1,4 @@
-"""Choose the event time, key and value among the fields of the samples."""
+"""Choose the event time, key and value from the fields in the samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chosen field and the reason for the choice, which is empty if the user named the field."""
+    """A chosen field, and the reason for the choice. The reason is empty if the user named the field."""
 
     field: Seen
     why: str
@@ -33,9 +33,9 @@ class ChosenTime:
 
 
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
-    """Return the event-time field; None if no field looks like an event time.
+    """Return the event-time field, or None if no field looks like an event time.
 
-    Raises SettingsError if the named field does not exist, or if its values are not times.
+    Raises SettingsError if a named field does not exist, or if its values are not times.
     """
     times = {field.path: time for field in fields if (time := time_of(field)) is not None}
     if named is not None:
@@ -55,7 +55,7 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A field's role: its option, its description in messages, its types, and the ranking of candidates."""
+    """A field's role, with its option, its description in messages, its types, and a rank for candidates."""
 
     option: str
     what: str
@@ -64,19 +64,19 @@ class _Part:
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return a numeric value field. Raises SettingsError if there is none."""
+    """Return the numeric field to use as the value. Raises SettingsError if there is none."""
     return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
 
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return a key field. Raises SettingsError if there is none."""
+    """Return the field to use as a key. Raises SettingsError if there is none."""
     return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
 
 
 def choose_pair(
     by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the two ends of a call, which are strings in all records of all topics.
+    """Return the fields for the two ends of a call, which are strings in all records of all topics.
 
     Raises SettingsError if there are no such fields.
     """
@@ -100,9 +100,9 @@ def choose_pair(
 
 
 def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the payload: a field that only this topic has, preferably an object or array.
+    """Return the payload field, which only this topic has and which is preferably an object or array.
 
-    Raises SettingsError if there is none.
+    Raises SettingsError if there is no such field.
     """
     elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
     own = [field for field in others if field.path not in elsewhere]
@@ -144,7 +144,7 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
 
 
 def _is_likely(field: Seen, time: Time) -> bool:
-    """Tell whether a field is probably a time, by its format or, for numbers, by its name."""
+    """Tell whether a field is probably a time, judging by its format or, for numbers, by its name."""
     return time.unit is None or bool(_hints(field))
 
 
@@ -161,7 +161,7 @@ def _value_rank(field: Seen) -> tuple[int, ...]:
 
 
 def _key_rank(field: Seen) -> tuple[int, ...]:
-    """Return how likely a field is a key: whether its values repeat, its name suggests it, it is a string."""
+    """Return a rank for a key field. Repeated values count most, then the field's name, then its type."""
     is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
     is_text = field.type is FieldType.STRING
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

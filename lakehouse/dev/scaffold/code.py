@@ -1,7 +1,7 @@
-"""Generate code snippets for the files in a new package.
+"""Generate code snippets for the files of a new package.
 
-Names in samples are untrusted. Text from samples or the command line is written to a file only through
-`escaped` (in code, docstrings and comments) or `span` (in Markdown).
+Names in samples are untrusted. Any text from samples or from the command line is written to a file only
+through `escaped` (in code, docstrings and comments) or `span` (in Markdown).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAKEN = frozenset(
     | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # system columns of every PostgreSQL table
     | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
 )
-"""Column names used by the kinds' own tables and transformations."""
+"""Column names that the kinds use in their tables and transformations."""
 _SHORT = 96
 _LONGEST_COLUMN = 40
 _BYTE, _SHORT_CODE = 0x100, 0x10000
@@ -47,25 +47,25 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(value: str) -> str:
-    """Return text on one line, escaped for a Python string in double or triple double quotes.
+    """Return text on one line, escaped for a Python string in double quotes or triple double quotes.
 
-    Unprintable characters such as line ends, NUL and direction marks are escaped.
+    Unprintable characters, such as line ends, NUL and direction marks, are escaped.
     """
     return "".join(map(_escape, value))
 
 
 def text(value: str) -> str:
-    """Return a string as a Python literal in double quotes."""
+    """Return text as a Python string literal in double quotes."""
     return f'"{escaped(value)}"'
 
 
 def comment(value: str) -> str:
-    """Return a one-line comment."""
+    """Return a comment on one line."""
     return f"# {escaped(value)}"
 
 
 def span(value: str) -> str:
-    """Return text as a one-line Markdown code span in which nothing is interpreted as markup."""
+    """Return text as a Markdown code span on one line, in which nothing is interpreted as markup."""
     inside = printable(value)
     fence = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
     space = " " if inside.startswith("`") or inside.endswith("`") or not inside.strip(" ") else ""
@@ -74,19 +74,19 @@ def span(value: str) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """A stream's description: a sentence with a {} for each name, and the untrusted names."""
+    """A stream's description: a sentence with {} in place of each name, and the untrusted names."""
 
     sentence: str
     names: tuple[str, ...]
 
     @property
     def in_docstring(self) -> str:
-        """The sentence, escaped for a docstring."""
+        """The sentence with its names, escaped for a docstring."""
         return self.sentence.format(*(escaped(shown(name)) for name in self.names))
 
     @property
     def in_markdown(self) -> str:
-        """The sentence, as Markdown."""
+        """The sentence with its names, as Markdown."""
         return self.sentence.format(*(span(shown(name)) for name in self.names))
 
 
@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value as Python code; if it exceeds one line, each part gets its own line."""
+    """Return a JSON value as Python code. If one line is too short, each part gets its own line."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -121,9 +121,9 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
 
 
 class Columns:
-    """Column names for a table's fields, made from the paths and numbered if already taken.
+    """The column names of a table. They are derived from the fields' paths, and numbered if already taken.
 
-    `taken` holds names that the table itself needs.
+    `taken` contains the names that the table itself needs.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return a field's column, and reserve it and names made from it; {} in `makes` is the column."""
+        """Return a field's column, and reserve names derived from it. In `makes`, {} is the column."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument for a kind that sets its type: the name alone if that is enough."""
+    """Return a field as an argument for a kind that sets its type: only its name, if that is enough."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)
@@ -154,7 +154,7 @@ def named(field: Seen, column: str, type_: FieldType) -> str:
 
 
 def declared(field: Seen, column: str) -> str:
-    """Return a field's declaration with its guessed type."""
+    """Return the declaration of a field, with its guessed type."""
     more = "" if field.is_required else ", required=False"
     more += ", accepts_numbers=True" if field.accepts_numbers else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

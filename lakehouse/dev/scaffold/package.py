@@ -1,4 +1,4 @@
-"""Build the files of a new package with one stream: the stream, its suites, tests and project files."""
+"""Build a new package with one stream: the stream, its suites, tests and project files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Sampled:
-    """A topic's sample records: their lines, and their values as JSON objects."""
+    """The sample records of a topic: their lines, and their values as JSON objects."""
 
     topic: str
     lines: Sequence[Line]
@@ -24,7 +24,7 @@ class Sampled:
 
 
 def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str]:
-    """Return the package's files by path, relative to the package directory."""
+    """Return the package's files by their paths in the package directory."""
     files = {
         "pyproject.toml": _project(name),
         "README.md": _readme(name, made, samples),
@@ -40,7 +40,7 @@ def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str
 
 
 def _as_lines(samples: Sampled) -> str:
-    """Return the first sample values as JSON lines, with every digit kept; line ends become spaces."""
+    """Return the first sample values as JSON lines, with all their digits. Line ends become spaces."""
     values = (line.record.value for line in samples.lines if line.record.value is not None)
     kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
     return "".join(f"{value}\n" for value in kept)

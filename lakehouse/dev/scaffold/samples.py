@@ -1,6 +1,6 @@
-"""Infer the fields in sample records, their types, and which fields look like times, keys and amounts.
+"""Infer fields and types from sample records, and find fields that look like times, keys and amounts.
 
-All of these are guesses, each given with a reason.
+All results are guesses, and each comes with a reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Seen:
-    """A field in the samples: the names on its path, its non-null values, and the number of samples."""
+    """A field found in samples: the names on its path, its non-null values, and the number of samples."""
 
     names: Names
     values: tuple[Any, ...]
@@ -56,17 +56,17 @@ class Seen:
 
     @cached_property
     def path(self) -> str:
-        """The path, as written in a contract."""
+        """The path in the form in which a contract contains it."""
         return json_path.text_of(self.names)
 
     @cached_property
     def is_required(self) -> bool:
-        """Whether every record has the field, never with an empty string."""
+        """Whether every record contains the field, and no value is an empty string."""
         return len(self.values) == self.records and "" not in self.values
 
     @property
     def how_often(self) -> str:
-        """How many records have the field, in words."""
+        """The number of records that contain the field, as text."""
         count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
         return f"in {count} {self.records} samples"
 
@@ -77,7 +77,7 @@ class Seen:
 
     @cached_property
     def type(self) -> FieldType:
-        """The narrowest type that fits all values."""
+        """The narrowest type that all values fit."""
         if all(isinstance(value, bool) for value in self.values):
             return FieldType.BOOLEAN
         if all(isinstance(value, str) for value in self.values):
@@ -90,7 +90,7 @@ class Seen:
 
     @property
     def accepts_numbers(self) -> bool:
-        """Whether the field is a string that is sometimes written as an integer."""
+        """Whether the field is a string whose value is an integer in some records."""
         return self.type is FieldType.STRING and any(map(_is_whole, self.values))
 
     def _number_type(self) -> FieldType:
@@ -107,7 +107,7 @@ class Time:
     zone: str | None
 
     def of(self, value: Any) -> datetime:
-        """Return a value as a UTC time."""
+        """Return a value of the field as a UTC time."""
         if self.unit is not None:
             return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
         found = datetime.fromisoformat(str(value))
@@ -115,19 +115,19 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The format in words."""
+        """The format as text."""
         if self.unit is not None:
             return f"a number of {self.unit} since 1970"
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
 
 
 def shown(path: str) -> str:
-    """Return a path, truncated for display."""
+    """Return a path, truncated if it is long."""
     return path if len(path) <= _MOST_SHOWN else f"{path[: _MOST_SHOWN - 1]}…"
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return the first few paths, and how many more there are."""
+    """Return the first few paths as text, with the number of further paths."""
     more = len(paths) - _MOST_LISTED
     first = ", ".join(map(shown, paths[:_MOST_LISTED]))
     return f"{first} and {more:,} more" if more > 0 else first
@@ -136,7 +136,7 @@ def listed(paths: Sequence[str]) -> str:
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Return the JSON objects in sample records.
 
-    Raises SettingsError for a value that is not a JSON object in UTF-8, or is too deeply nested.
+    Raises SettingsError for a value that is not a JSON object in UTF-8, or that is nested too deeply.
     """
     found = []
     for line in lines:
@@ -160,7 +160,7 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
-    """Return the samples' fields in order of first appearance; `deep` includes nested fields.
+    """Return the fields in the samples, in order of first appearance. `deep` includes nested fields.
 
     A field that is always null has no type and is skipped, as is a field whose name cannot be written as a
     path. Raises SettingsError if there are too many fields.
@@ -186,7 +186,7 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 
 
 def time_of(field: Seen) -> Time | None:
-    """Return the format of a field's times, if they are in this century; None for any other values."""
+    """Return the format of a field's times, or None unless all values are times in this century."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):
@@ -226,7 +226,7 @@ def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[t
 
 
 def _outer(names: Names) -> list[Names]:
-    """Return the paths of the objects that contain a field."""
+    """Return the paths of all objects that contain a field."""
     return [names[:length] for length in range(1, len(names))]
 
 

@@ -1,4 +1,4 @@
-"""Generate the stream for a new package, with its suites and tests: one function per kind."""
+"""Generate a stream for a new package, with its suites and tests. There is one function for each kind."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request for a new stream: its name, sample records by topic, and the fields that the user named.
+    """The request for a new stream: its name, sample records by topic, and the fields that the user named.
 
-    `by`, `value` and `time` name the key fields, the value field and the event-time field; if empty or None,
-    they are guessed.
+    `by`, `value` and `time` name the key fields, the value field and the event-time field. Empty or None
+    means that they are guessed.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """A package's generated Python code: description, stream module, suites by gold table, and tests."""
+    """Python code for a new package: its description, stream module, suites by gold table, and tests."""
 
     about: About
     stream: str
@@ -61,7 +61,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Parts:
-    """One topic's fields by role, their columns, and a sample record."""
+    """The fields of a topic by role, their columns, and a sample record."""
 
     stream: str
     topic: str
@@ -73,34 +73,34 @@ class _Parts:
     record: Record
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
-        """Return two records: the sample with the value 2, and the sample with the value `second`."""
+        """Return the sample record twice: with the value 2, and with the value `second`."""
         one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
     def about(self, sentence: str) -> About:
-        """Return the stream's description, from a sentence about the value field and the key fields."""
+        """Return the stream's description, made from a sentence about the value field and the key fields."""
         keys = " and ".join("{}" for _ in self.keys)
         names = (self.value.field.path, *(key.field.path for key in self.keys))
         return About(sentence.replace("{key}", keys), names)
 
     @property
     def value_column(self) -> str:
-        """The column of the value field."""
+        """The value field's column."""
         return self.columns.take(self.value.field)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key fields."""
+        """The key fields' columns."""
         return tuple(self.columns.take(key.field) for key in self.keys)
 
     @property
     def key_row(self) -> dict[str, str]:
-        """The sample record's key, as in silver."""
+        """The key of the sample record, as it appears in silver."""
         return {self.columns.take(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
 
     @property
     def by(self) -> list[str]:
-        """The lines of code for the argument `by`."""
+        """Lines of code for the argument `by`."""
         names = ", ".join(
             named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
         )
@@ -113,7 +113,7 @@ class _Parts:
 
 
 def windowed_sums(wanted: Wanted) -> Made:
-    """Generate a stream of exact sums per window."""
+    """Generate a stream that computes exact sums per window."""
     parts = _parts(wanted)
     is_signed = any(value <= 0 for value in parts.value.field.values)
     total = f"total_{parts.value_column}"
@@ -135,7 +135,7 @@ def windowed_sums(wanted: Wanted) -> Made:
 
 
 def windowed_statistics(wanted: Wanted) -> Made:
-    """Generate a stream of statistics per window."""
+    """Generate a stream that computes statistics per window."""
     parts = _parts(wanted)
     arguments = [
         *parts.value_as(FieldType.DOUBLE),
@@ -157,7 +157,7 @@ def windowed_statistics(wanted: Wanted) -> Made:
 
 
 def running_totals(wanted: Wanted) -> Made:
-    """Generate a stream of running totals with a threshold."""
+    """Generate a stream that keeps running totals and notifies when they reach a threshold."""
     parts = _parts(wanted)
     sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
     if len(parts.keys) > 1:
@@ -199,7 +199,7 @@ def _made(
     sent: Record,
     second: Any = _SECOND,
 ) -> Made:
-    """Generate a stream that reads one topic; the values 2 and `second` give `row` in its first table."""
+    """Generate a stream that reads one topic. In its tests, the values 2 and `second` yield `row`."""
     about = parts.about(sentence)
     tests = tests_text(
         parts.stream, parts.two_records(second), next(iter(suites)), {**parts.key_row, **row}, sent
@@ -266,7 +266,7 @@ def joined_calls(wanted: Wanted) -> Made:
 
 
 class Kind(StrEnum):
-    """The kinds that can be generated, named after the functions in `lakehouse.streams.kinds`."""
+    """A kind of stream to generate, named after its function in `lakehouse.streams.kinds`."""
 
     WINDOWED_STATISTICS = "windowed-statistics"
     WINDOWED_SUMS = "windowed-sums"
@@ -283,12 +283,12 @@ KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
 
 
 def topic_of(name: str) -> str:
-    """Return a stream's default topic."""
+    """Return the default topic for a stream with this name."""
     return f"{name.replace('_', '-')}-events"
 
 
 def sample_files(topics: Collection[str]) -> dict[str, str]:
-    """Return the name of each topic's sample file."""
+    """Return the name of the sample file for each topic."""
     if len(topics) == 1:
         return dict.fromkeys(topics, "samples.jsonl")
     names: dict[str, str] = {}
@@ -299,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return times a second and a day after the record's time; without one, the first is None."""
+    """Return the times a second and a day after the record's time. Without a time, the first is None."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))
@@ -327,12 +327,12 @@ def _parts(wanted: Wanted) -> _Parts:
 
 
 def _why(chosen: Chosen) -> list[str]:
-    """Return a comment explaining a choice; empty if the user named the field."""
+    """Return a comment that explains the choice, or nothing if the user named the field."""
     return [comment(f"guess: {chosen.why}")] if chosen.why else []
 
 
 def _absent(parts: _Parts) -> list[str]:
-    """Return the argument that sets defaults for key fields missing from some samples."""
+    """Return the argument with defaults for key fields that are missing from some samples."""
     lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
     return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 

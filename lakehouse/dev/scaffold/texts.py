@@ -1,4 +1,4 @@
-"""Fill the templates beside this module: the stream, a suite and the tests for a new package."""
+"""Fill in the templates beside this module, which are for a new package's stream, suites and tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def filled(template: str, name: str, **values: str) -> str:
-    """Return a template filled with the values, which are not expanded themselves."""
+    """Fill in a template. Placeholders in the values themselves are not replaced."""
     found = Template((_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8"))
     return found.substitute(values, name=name, constant=name.upper())
 
 
 def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) -> str:
-    """Return a stream's module: one call of a kind, with one argument per line."""
+    """Return a stream's module, which calls a kind with one argument per line."""
     call = "\n".join([f"{kind}(", *(f"        {line}" for line in [f"{text(name)},", *arguments]), "    )"])
     used = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
     decimals = "from decimal import Decimal\n" if "Decimal" in used else ""
@@ -35,7 +35,7 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module with a gold table's suite; `window_s` is its window length, None without windows."""
+    """Return the module with a gold table's suite. `window_s` is its window length, None without windows."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"
@@ -50,7 +50,7 @@ def suite_text(
 
 
 def tests_text(name: str, records: tuple[Record, Record], table: str, row: Record, sent: Record) -> str:
-    """Return the tests for a one-topic stream: two records yield `row`, and a message containing `sent`."""
+    """Return the tests for a stream with one topic: two records yield `row`, and a message with `sent`."""
     first, second = map(literal, records)
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
     return filled("tests.py", name, samples=text("samples.jsonl"), table=table, **values)

@@ -1,4 +1,4 @@
-"""The table `[streams.NAME]` for a new stream: the Python call of its kind in TOML, with its comments."""
+"""The table `[streams.NAME]` for a new stream, translated from the Python code that calls its kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOUR_DIGITS = 0xFFFF
 
 
 def table_text(name: str, kind: str, module: str) -> str:
-    """Return the TOML for the stream that a module's text creates with a call of the kind."""
+    """Return the TOML for the stream that a module creates by calling its kind."""
     comments = _Comments(module)
     calls = (node for node in ast.walk(ast.parse(module)) if isinstance(node, ast.Call))
     call = next(node for node in calls if isinstance(node.func, ast.Name) and node.func.id == kind)
@@ -34,7 +34,7 @@ def table_text(name: str, kind: str, module: str) -> str:
 
 
 class _Comments:
-    """A module's comments: those on lines of their own, and those after code."""
+    """The comments in a module, both on separate lines and after code."""
 
     def __init__(self, module: str) -> None:
         self._alone, self._after = dict[int, str](), dict[int, str]()
@@ -60,7 +60,7 @@ class _Comments:
         return found
 
     def after(self, node: ast.expr) -> str:
-        """Return the comment on an expression's last line, with the space before it."""
+        """Return the comment on an expression's last line, including the space before it."""
         found = self._after.get(node.end_lineno or node.lineno)
         return "" if found is None else f"  {found}"
 
@@ -85,7 +85,7 @@ def _pair(key: str, value: ast.expr, comments: _Comments) -> Iterator[str]:
 
 
 def _tables(path: str, value: ast.expr, comments: _Comments) -> Iterator[str]:
-    """Yield an array of tables: `Windows`, or the sides of a call."""
+    """Yield an array of tables, for `Windows` or for the sides of a call."""
     for one in value.elts if isinstance(value, ast.Tuple) else [value]:
         yield from ("", f"[[{path}]]")
         for keyword in one.keywords if isinstance(one, ast.Call) else []:

@@ -1,1 +1,1 @@
-"""Local Kafka and Redis, for working on a laptop without a cluster."""
+"""Local Kafka and Redis, for work on a laptop without a cluster."""

@@ -1,4 +1,4 @@
-"""A real single-node Kafka: broker and KRaft controller in one JVM, run directly from the Maven jars."""
+"""A real single-node Kafka. Broker and KRaft controller share a JVM, run directly from the Maven jars."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
     "message.max.bytes": str(2 * 1024 * 1024),
-    # One node holds every replica. There are few partitions, because each one slows the start.
+    # One node stores every replica. There are few partitions, because each partition slows the start.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",
@@ -45,7 +45,7 @@ _SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    # The default takes 128 MB of heap, which is meant for far larger logs.
+    # The default is 128 MB of heap, which is meant for far larger logs.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     "num.network.threads": "2",
     "num.io.threads": "4",
@@ -53,11 +53,11 @@ _SETTINGS = {
     # deleted minutes after they were produced, and a replay of many weeks would create a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
-    # Export positions are stored as a group's offsets, which by default expire after an idle week.
+    # Export positions are stored as offsets of a group. By default, they expire after an idle week.
     "offsets.retention.minutes": str(_NEVER),
 }
 
-# The path is passed as a system property, so that its characters are not interpreted as a pattern.
+# The path is passed as a system property, because log4j would interpret characters in it as a pattern.
 _LOG4J = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR">
@@ -83,13 +83,13 @@ _LOG4J = """\
 
 @dataclass(frozen=True)
 class KafkaServer(Service):
-    """Kafka under HOME/kafka; its log is HOME/logs/kafka.log, rolled by size.
+    """Kafka under HOME/kafka. Its log is HOME/logs/kafka.log, which is rolled by size.
 
-    In the same directory, kafka-console.log contains the JVM's output and the errors, so its last lines
-    explain a failed start. A `brief` broker runs for minutes with little load, so its JVM is set to optimize
+    In the same directory, kafka-console.log contains the JVM's output and the errors. Its last lines explain
+    a failed start. A `brief` broker runs for minutes with little load, so its JVM is configured to optimize
     little. A `secure` broker uses TLS, authenticates users with SCRAM-SHA-512 on its port and with
-    certificates on a second port, and denies every access that is not granted. If a port is configured, the
-    controller's port and the second port are the next free ones after it, except `port_of_redis`.
+    certificates on a second port, and denies any access that is not granted. If a port is configured, the
+    controller's port and the second port are the next free ports after it, except `port_of_redis`.
     """
 
     name: ClassVar[str] = "kafka"
@@ -100,21 +100,21 @@ class KafkaServer(Service):
 
     @property
     def security(self) -> Path:
-        """The directory with a secured broker's certificates and passwords."""
+        """The directory that contains a secured broker's certificates and passwords."""
         return self.directory / "security"
 
     @property
     def jars(self) -> Path:
-        """The directory with the broker's jars, which determine its version."""
+        """The directory that contains the broker's jars, which determine its version."""
         return jars_directory() / "kafka"
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error; only log4j writes to the log, so that it can roll it."""
+        """The file for standard output and error. Only log4j writes to the log, because it also rolls it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
-        """Raise ServiceError if Java or a jar is missing, or if Kafka cannot use the path."""
+        """Raise ServiceError if Java or a jar is missing, or if Kafka cannot use the data directory."""
         java.find()
         require_jars("kafka")
         if "," in str(self.data):
@@ -126,7 +126,7 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller gets a new port at each start, since only its own JVM connects to it.
+        The controller gets a new port at each start, because only its own JVM connects to it.
         """
         controller_port = self._further_port(port)
         controller = f"{LOOPBACK}:{controller_port}"
@@ -141,20 +141,20 @@ class KafkaServer(Service):
         write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage; empty if it is already formatted.
+        """Return the command that formats the storage, or nothing if the storage is already formatted.
 
-        meta.properties is the last file that the command writes.
+        The command writes meta.properties last.
         """
         if (self.data / "meta.properties").exists():
             return []
         # A leading dash would be parsed as an option.
         cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        options = ["-XX:TieredStopAtLevel=1"]  # it runs for under a second, so C2 is not worth its cost
+        options = ["-XX:TieredStopAtLevel=1"]  # it takes less than a second, so C2 is not worth its cost
         format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
         return [*self._java_command(options), "kafka.tools.StorageTool", *format_storage]
 
     def command(self, port: int) -> list[str]:
-        """Return the command that runs the broker; the port is in the broker's configuration."""
+        """Return the command that runs the broker. The port is in the broker's configuration."""
         del port
         options = ["-Xms256m", "-Xmx768m", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
         if self.brief:
@@ -167,11 +167,11 @@ class KafkaServer(Service):
         return _MAIN_CLASS in command_line and str(self._properties) in command_line
 
     def endpoint(self, port: int) -> str:
-        """Return the bootstrap servers."""
+        """Return the bootstrap servers for clients."""
         return f"{LOOPBACK}:{port}"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether the broker accepts connections and reports that it is ready for topics."""
+        """Tell whether the broker accepts connections and reports that topics can be used."""
         if not accepts_connections(LOOPBACK, record.port):
             return False
         try:
@@ -181,13 +181,13 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return the access for this service's own commands: the administrator's on a secured broker."""
+        """Return the access for this service's own commands: on a secured broker, the administrator's."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings that the pipeline's user needs on a secured broker; empty for an open one."""
+        """Return the settings that the pipeline's user needs. An open broker needs none."""
         if not self.secure:
             return {}
         return {
@@ -200,11 +200,11 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security; from then on it remains secured."""
+        """Whether this home's broker was ever started with security. From then on, it remains secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:
-        """Set the passwords of a secured broker's users once the broker runs. Raises ServiceError."""
+        """Set the passwords of a secured broker's users, once the broker runs. Raises ServiceError."""
         if self.secure:
             names = (PIPELINE, PRODUCER)
             passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
@@ -214,7 +214,7 @@ class KafkaServer(Service):
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
     def _further_port(self, *taken: int) -> int:
-        """Return a free port other than these; if a port is configured, the next free port after it."""
+        """Return a free port that is not in `taken`. If a port is configured, the search starts after it."""
         if not self.configured_port:
             return free_port(other_than=taken)
         return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
@@ -274,7 +274,7 @@ def _open(port: int, controller: str) -> dict[str, str]:
 
 
 def _escape(value: str) -> str:
-    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and treats \ as an escape."""
+    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and uses \ as the escape character."""
     utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
     return "".join(

@@ -1,12 +1,12 @@
-"""Create certificates for the local broker and its clients, signed by this home's own authority.
+"""Certificates for the local broker and its clients, signed by an authority that belongs to this home.
 
     HOME/kafka/security/ca.pem            the authority
                         broker.pem        key (PKCS#8) and chain of the broker
                         <user>.pem, <user>-key.pem
                         <user>.password   the password of a SCRAM user
 
-Only the owner can read the files. They are created once and expire after ten years. If the directory is
-deleted, new files are created at the next start.
+Only the owner can read the files. They are created once, and expire after ten years. If the directory is
+deleted, the next start creates new files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EARLIER = timedelta(days=1)  # tolerates small clock differences
 
 
 class Authority:
-    """A certificate authority for this machine."""
+    """A certificate authority for this machine only."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -47,11 +47,11 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """The authority's own certificate, in PEM."""
+        """The certificate of the authority itself, in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, name: str, *, until: datetime | None = None) -> tuple[str, str]:
-        """Return a certificate for a name on this machine, and its key, both in PEM."""
+        """Return a certificate for a name on this machine and its key, both in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         start = datetime.now(UTC) - _EARLIER
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
@@ -70,7 +70,7 @@ class Authority:
 
 
 def make_security(directory: Path, users: Iterable[str]) -> None:
-    """Create the authority, the broker's and users' certificates, and the passwords, unless they exist."""
+    """Create the authority, passwords, and certificates for broker and users, unless they already exist."""
     if (directory / "ca.pem").exists():
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,7 +1,7 @@
-"""Defer interrupts to safe moments, so that no started process is left unrecorded.
+"""Defer interrupts to safe moments, so that every started process is also recorded.
 
-Otherwise a KeyboardInterrupt could arrive between the fork and the line that records the child, and SIGTERM
-would by default end Python without running any `finally`.
+Otherwise, a KeyboardInterrupt could arrive after the fork but before the line that records the child. By
+default, SIGTERM would end Python without running any `finally`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class DeferredInterrupts:
         self._previous: dict[int, Handler] = {}
 
     def check(self) -> None:
-        """Handle signals that arrived in the meantime; call this where an interrupt is safe.
+        """Handle signals that have arrived. Call this method where an interrupt is safe.
 
-        The previous handler runs: Python's own handler for SIGINT raises KeyboardInterrupt, but an
-        application's handler may just set a flag. Without a handler, SystemExit is raised with the exit code
-        that a shell reports for the signal, so that `finally` blocks run.
+        The previous handler runs. Python's own handler for SIGINT raises KeyboardInterrupt, but an
+        application's handler may only set a flag. Without a handler, SystemExit is raised so that `finally`
+        blocks run. Its exit code is the code that a shell reports for the signal.
         """
         while self._pending:
             number = self._pending.pop(0)

@@ -1,8 +1,8 @@
 """Start, identify and stop the processes of the local services.
 
-A process is recorded in a pid file before anything waits for it, so the next command finds it even if the
-command that started it was killed. A pid alone proves nothing, because the kernel reuses pids, so the
-creation time must match too, and the command line must be the service's.
+A process is recorded in a pid file before anything waits for it. The next command therefore finds the process
+even if the command that started it was killed. A pid alone proves nothing, because the kernel reuses pids.
+The creation time must therefore match too, and the command line must be the service's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 LOOPBACK = "127.0.0.1"
-_CLOCK_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which NTP adjusts slightly
+_CLOCK_TOLERANCE_S = 2.0  # creation times depend on the boot time, which NTP adjusts slightly
 _ROTATE_AT_BYTES = 1 << 20
 _POLL_S = 0.02
 _TAIL_BYTES = 16_384
@@ -44,7 +44,7 @@ _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 
 @dataclass(frozen=True)
 class Record:
-    """A process as recorded in its pid file; `created` is in seconds since the epoch."""
+    """A process as recorded in a pid file. `created` is in seconds since the epoch."""
 
     pid: int
     created: float
@@ -62,37 +62,37 @@ class Service(ABC):
 
     @property
     def directory(self) -> Path:
-        """The directory that holds everything except the logs."""
+        """The directory for all files except the logs."""
         return self.home / self.name
 
     @property
     def data(self) -> Path:
-        """The directory that holds the service's data."""
+        """The directory for the service's data."""
         return self.directory / "data"
 
     @property
     def log(self) -> Path:
-        """The log file to show to the user."""
+        """The log file that is shown to the user."""
         return self.home / "logs" / f"{self.name}.log"
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error."""
+        """The file to which standard output and error are written."""
         return self.log
 
     @property
     def pid_file(self) -> Path:
-        """The file that records the running process."""
+        """The file in which the running process is recorded."""
         return self.directory / f"{self.name}.pid"
 
     @property
     def port_file(self) -> Path:
-        """The file that stores the last run's port, for reuse by the next run."""
+        """The file in which the last run's port is stored for the next run."""
         return self.directory / "port"
 
     @abstractmethod
     def require(self) -> None:
-        """Raise ServiceError if anything that the service needs is missing."""
+        """Raise ServiceError if something that the service needs is missing."""
 
     @abstractmethod
     def configure(self, port: int) -> None:
@@ -100,7 +100,7 @@ class Service(ABC):
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return the command to run before the first start; empty if there is nothing to prepare."""
+        """Return a command to run before the first start, or nothing if no preparation is needed."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -108,14 +108,14 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line is this service's and, if it shows the home, this home's."""
+        """Tell whether a command line is this service's. If it contains a home, that must be this home."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
-        """Return the address that clients connect to."""
+        """Return the address to which clients connect."""
 
     def shown(self, port: int) -> str:
-        """Return the address without the password, for display."""
+        """Return the address for display, without a password."""
         return self.endpoint(port)
 
     def settings(self) -> dict[str, str]:
@@ -123,15 +123,15 @@ class Service(ABC):
         return {}
 
     def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
-        """Set up the users' passwords once the service runs."""
+        """Set the users' passwords, once the service runs."""
 
     @abstractmethod
     def answers(self, record: Record) -> bool:
-        """Tell whether the process answers clients; returns within about two seconds."""
+        """Tell whether the process answers clients. The check takes at most about two seconds."""
 
 
 def read_record(service: Service) -> Record | None:
-    """Return the contents of the pid file; None if it is missing or unreadable."""
+    """Return the process in the pid file, or None if the file is missing or unreadable."""
     try:
         found = json.loads(service.pid_file.read_text(encoding="utf-8"))
         return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
@@ -146,7 +146,7 @@ def write_record(service: Service, record: Record) -> None:
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
-    """Return the recorded process if it is still running; None if it has ended or its pid was reused."""
+    """Return the recorded process if it still runs, or None if it has ended or its pid was reused."""
     if record is None:
         return None
     try:
@@ -162,7 +162,7 @@ def find_process(service: Service, record: Record | None) -> psutil.Process | No
 
 
 def choose_port(service: Service) -> int:
-    """Return a free port: the configured port, or else the last run's port, or else a random port.
+    """Return a free port: the configured port, otherwise the last run's port, otherwise a random port.
 
     Raises ServiceError if the configured port is in use.
     """
@@ -181,9 +181,9 @@ def choose_port(service: Service) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could now listen on this loopback port."""
+    """Tell whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # Servers set this option, too: closing connections then do not count as using the port.
+        # Servers set this option, too. With it, connections that are closing do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -204,7 +204,7 @@ def free_port(*, other_than: Collection[int] = ()) -> int:
 
 
 def free_port_after(port: int, *, other_than: Collection[int]) -> int:
-    """Return the first free port after `port`. Raises ServiceError if none of the next twenty is free."""
+    """Return the first free port after `port`. Raises ServiceError if the next twenty are all in use."""
     last = min(port + _NEAR, _LAST_PORT)
     for one in range(port + 1, last + 1):
         if one not in other_than and is_free(one):
@@ -216,7 +216,7 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """Wrap a command so that the kernel kills it when the thread that starts it ends."""
+    """Wrap a command, so that the kernel kills it when the thread that started it ends."""
     return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
 
 
@@ -224,7 +224,7 @@ class Child:
     """A child process of this process."""
 
     def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
-        """Start the command in its own session, out of reach of the terminal's Ctrl-C.
+        """Start the command in a separate session, which the terminal's Ctrl-C does not reach.
 
         With `with_parent`, the kernel kills the command when this process ends for any reason.
         """
@@ -244,23 +244,23 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
+        """The process id of the child."""
         return self._popen.pid
 
     def exit_code(self) -> int | None:
-        """Return the exit code, negative if a signal killed the child; None while it runs."""
+        """Return the exit code, which is negative if a signal killed the child. None while the child runs."""
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
-        """Return the child's record for its pid file."""
+        """Return the record of the child for its pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
-        except psutil.Error:  # the process ended immediately, which the caller will notice
+        except psutil.Error:  # the process ended immediately, as the caller will notice
             created = 0.0
         return Record(pid=self.pid, created=created, port=port)
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the last lines of the console file, indented and without Java stack frames."""
+        """Return the console file's last lines, indented and without Java stack frames."""
         with self.console.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._console_start, size - _TAIL_BYTES))
@@ -270,7 +270,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """Stop the child if it is running: with SIGTERM and, after the timeout, with SIGKILL."""
+        """Stop the child if it runs, with SIGTERM and, after the timeout, with SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -280,7 +280,7 @@ class Child:
 
 
 def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
-    """Stop a process with SIGTERM; return True if it needed SIGKILL after the timeout."""
+    """Stop a process with SIGTERM. Return True if SIGKILL was needed after the timeout."""
     try:
         process.terminate()
         if _ends(process, timeout_s):
@@ -289,7 +289,7 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
         if _ends(process, timeout_s):
             return True
     except psutil.NoSuchProcess:
-        return False  # it ended by itself in the meantime
+        return False  # the process ended by itself in the meantime
     except psutil.AccessDenied as error:
         raise ServiceError(
             f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
@@ -299,10 +299,10 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:
-    """Whether a process ends within the timeout.
+    """Wait for a process, and tell whether it ends within the timeout.
 
-    A zombie counts as ended. psutil's own wait also waits for the zombie to be reaped, which never happens in
-    a container whose first process does not reap orphans.
+    A zombie counts as ended. psutil's own wait would also wait until the zombie is reaped. In a container
+    whose first process does not reap orphans, that never happens.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

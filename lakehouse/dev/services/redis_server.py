@@ -31,16 +31,16 @@ _PASSWORD_BYTES = 24
 
 
 class RedisServer(Service):
-    """Redis under HOME/redis. An append-only file preserves the data; a crash loses at most one second."""
+    """Redis under HOME/redis. It has an append-only file, so a crash loses at most one second of data."""
 
     name: ClassVar[str] = "redis"
 
     def require(self) -> None:
-        """Raise ServiceError if there is no redis-server."""
+        """Raise ServiceError if no redis-server is found."""
         _executable()
 
     def configure(self, port: int) -> None:
-        """Create the clients' password unless it exists, and write the configuration with its hash."""
+        """Write the configuration with a hash of the clients' password. Create the password if needed."""
         del port
         if not self._password.exists():
             write_whole(self._password, secrets.token_urlsafe(_PASSWORD_BYTES), mode=OWNER_ONLY)
@@ -48,11 +48,11 @@ class RedisServer(Service):
         write_whole(self._configuration, f"user default on #{sha256} {_RIGHTS}\n", mode=OWNER_ONLY)
 
     def preparation(self) -> list[str]:
-        """Return an empty command: nothing needs to run before the first start."""
+        """Return an empty command, because nothing needs to run before the first start."""
         return []
 
     def command(self, port: int) -> list[str]:
-        """Return the command that runs the server in the foreground; it does not contain the password."""
+        """Return the command that runs the server in the foreground. It does not contain the password."""
         options = {
             "bind": LOOPBACK,
             "port": str(port),
@@ -76,7 +76,7 @@ class RedisServer(Service):
         """Return the URL of the first database, including the password."""
         try:
             password = self._password.read_text(encoding="utf-8")
-        except FileNotFoundError:  # started by an older version
+        except FileNotFoundError:  # an older version started the server
             return self.shown(port)
         return f"redis://:{password}@{LOOPBACK}:{port}/0"
 
@@ -85,7 +85,7 @@ class RedisServer(Service):
         return f"redis://{LOOPBACK}:{port}/0"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether exactly this process answers and has loaded its data."""
+        """Tell whether this process itself answers and has loaded its data."""
         client = redis_client(self.endpoint(record.port), **impatient(2.0))
         try:
             client.ping()
@@ -105,7 +105,10 @@ class RedisServer(Service):
 
 
 def _executable() -> str:
-    """Return a server's path; the wheel's server comes last, although it is on its environment's PATH."""
+    """Return the path of a server on PATH, or else the path of the wheel's server.
+
+    This environment's bin directory is not searched, because it may contain the wheel's server.
+    """
     of_environment = Path(sys.prefix, "bin").resolve()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)

@@ -1,8 +1,8 @@
 """Start, stop and inspect the local broker and Redis, for `lakehouse services` and the demo.
 
-`start` leaves daemons running after the command; `local_services` runs services for a `with` block. Both keep
-everything under `settings.home`, so homes are independent. Both hold the home's lock while they change
-anything, so two concurrent commands cannot start two brokers on the same data.
+`start` leaves daemons running after the command. `local_services` runs services for a `with` block. Both
+store everything under `settings.home`, so different homes are independent. Both hold the home's lock while
+they change anything, so that two concurrent commands cannot start two brokers on the same data.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Addresses for clients: the broker's bootstrap servers, and the Redis URL with its password.
+    """Addresses for clients: the broker's bootstrap servers, and the URL of Redis with its password.
 
-    `security` holds the additional settings for a secured broker.
+    `security` contains the additional settings for a secured broker.
     """
 
     kafka: str
@@ -66,12 +66,12 @@ class Endpoints:
 
     @property
     def access(self) -> KafkaAccess:
-        """The access to the broker."""
+        """How clients reach the broker and authenticate."""
         return self._of_kafka().access
 
     @property
     def update(self) -> dict[str, Any]:
-        """The endpoints, as an update of Settings."""
+        """The changes to Settings that point to these endpoints."""
         kafka = self._of_kafka()
         given = {f"kafka.{name}": getattr(kafka, name) for name in kafka.model_fields_set}
         return {"redis.url": SecretStr(self.redis), **given}
@@ -83,10 +83,10 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The state of a service; `pid` and `endpoint` (without the password) are None if it is not running.
+    """A service's state. `pid` and `endpoint` (without the password) are None if it is not running.
 
     running: its process answers. not answering: its process exists but does not answer (it may be starting).
-    died: its process is gone, although it was never stopped. stopped: it is not supposed to run.
+    died: its process ended, although nobody stopped it. stopped: it is not supposed to run.
     """
 
     name: str
@@ -99,7 +99,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports for the services; 0 means the last run's port, or else any free port."""
+    """The services' ports. 0 means the last run's port if it is free, otherwise any free port."""
 
     kafka: int = 0
     redis: int = 0
@@ -115,17 +115,17 @@ def start(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Endpoints:
-    """Start the services that are not running yet as daemons, and return when both answer.
+    """Start all services that are not running yet, as daemons, and return when both answer.
 
-    With `secure`, this home's broker has TLS, users and permissions from now on. Raises ServiceError. On an
-    error, Ctrl-C or SIGTERM, nothing that this call started is left running.
+    With `secure`, this home's broker has TLS, users and permissions from now on. Raises ServiceError. After
+    an error, Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
     endpoints, _ = _bring_up(settings, on_progress, ports=ports, with_parent=False, secure=secure)
     return endpoints
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop all services of this home, however they were started, and return the names of those that ran."""
+    """Stop all services of this home, however they were started. Return the names of those that ran."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
@@ -143,10 +143,11 @@ def local_services(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Run both services during the block; with `brief`, they expect little load. `secure` is as in `start`.
+    """Run both services during the block.
 
-    Services already running are used and left running. Those that had to be started are stopped at the end of
-    the block; if this process is killed earlier, the kernel kills them (on Linux).
+    With `brief`, the services are configured for little load. `secure` has the same effect as in `start`.
+    Services that are already running are used and left running. Services that this call starts are stopped at
+    the end of the block. If this process is killed earlier, the kernel kills them (on Linux).
     """
     endpoints, started = _bring_up(
         settings, on_progress, ports=ports, with_parent=True, brief=brief, secure=secure
@@ -158,7 +159,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's secured broker; None if no such broker is running."""
+    """Return the administrator's access to this home's secured broker, or None if none is running."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -176,7 +177,7 @@ def _kafka(
 def _services(
     settings: Settings, ports: Ports = ANY_PORTS, *, brief: bool = False, secure: bool = False
 ) -> list[Service]:
-    # Redis first: it starts at once, so its failures show before the wait for the broker begins.
+    # Redis comes first. It starts within moments, so its failures are seen before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=ports.redis),
         _kafka(settings, ports, brief=brief, secure=secure),
@@ -240,14 +241,14 @@ def _refuse_open_broker(kafka: KafkaServer) -> None:
 def _adopt(
     services: Sequence[Service], interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
 ) -> dict[str, Record]:
-    """Return the records of running services, and remove the records of processes that are gone."""
+    """Return the records of running services, and delete the records of processes that have ended."""
     records = {}
     for service in services:
         record = read_record(service)
         if record is None or find_process(service, record) is None:
             service.pid_file.unlink(missing_ok=True)
             continue
-        # The command that started the service may have been interrupted.
+        # The command that started the service may have been interrupted before the service answered.
         _await_answer(service, record, interrupts)
         on_progress(f"{service.name}: already running on {service.shown(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
@@ -355,7 +356,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Write the running services to services.json, in which the settings look up the endpoints."""
+    """Record the running services in services.json. The settings read the endpoints from this file."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)
@@ -376,9 +377,9 @@ def _write_endpoints(settings: Settings) -> None:
 
 @contextmanager
 def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
-    """Allow only one command at a time to start or stop this home's services.
+    """Let only one command at a time start or stop this home's services.
 
-    The kernel releases the lock when its holder exits, so there are no stale locks.
+    The kernel releases the lock when the process that holds it exits, so there are no stale locks.
     """
     try:
         make_home(home)

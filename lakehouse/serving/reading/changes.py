@@ -1,11 +1,11 @@
-"""Change events: new table versions, detected by one poller for all listeners.
+"""Change events for new table versions, which one poller detects for all listeners.
 
-A change has an id, `<run>-<number>`. A reconnecting listener sends its last id and gets the changes since
-then. Without an id, or if the id is too old or from another run of the server, it first gets every table's
-current version.
+Each change has an id, `<run>-<number>`. A reconnecting listener sends its last id and gets the changes since
+then. If it sends no id, or an id that is too old or from another run of the server, it first gets every
+table's current version.
 
-The number of listeners is limited, in total and per caller. A listener is disconnected about a second after
-losing access.
+The number of listeners is limited, in total and per caller. A listener that loses access is disconnected
+about a second later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOK_AROUND_S = 1.0
 
 @dataclass(frozen=True)
 class NewVersion:
-    """A new version of a table within its generation."""
+    """A new version of a table, in the table's current generation."""
 
     number: int
     table: str
@@ -43,7 +43,10 @@ class NewVersion:
 
 
 class Changes:
-    """Poll `look`, which blocks and returns versions, every `every_s` seconds while there are listeners."""
+    """Detect changes by calling `look` every `every_s` seconds while there are listeners.
+
+    `look` may block, and returns the tables' current versions.
+    """
 
     def __init__(
         self, look: Callable[[], Versions], *, every_s: float = 1.0, heartbeat_s: float = 15.0
@@ -81,13 +84,13 @@ class Changes:
                 self._poller = None
 
     def end(self) -> None:
-        """Disconnect all listeners at their next check; safe to call from a signal handler."""
+        """Disconnect all listeners at their next check. A signal handler may call this method."""
         self._is_over = True
 
     async def listen(
         self, last_id: str | None, may_listen: Callable[[], bool] = lambda: True
     ) -> AsyncGenerator[str, None]:
-        """Yield server-sent events, with heartbeat comments while nothing changes; call it within `place`."""
+        """Yield server-sent events, and heartbeat comments while nothing changes. Call it within `place`."""
         async with self._starting:
             if self._poller is None:
                 await self._poll()
@@ -106,7 +109,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number of a listener's last change; None if the changes since then are not all known."""
+        """Return the number in a listener's last id, or None if later changes are no longer all available."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -114,7 +117,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after `seen`; return false if there was none before the timeout."""
+        """Wait for a change after `seen`. Return false if none occurred before the timeout."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

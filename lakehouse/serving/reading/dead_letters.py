@@ -1,6 +1,7 @@
-"""Read dead letters without Spark: counts, lists and single letters; empty if nothing was ever refused.
+"""Read dead letters without Spark: counts, lists and single letters.
 
-A request returns at most 256 KiB of a letter's value, key or header, as hex, text and JSON.
+If the table does not exist yet, there are no letters. A response contains at most 256 KiB of a letter's
+value, key or header, as hex, text and JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return a part of a record (None if the part is null). Raises IndexError for a missing header."""
+    """Return one part of a record, which may be null. Raises IndexError if it has no such header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part (None for a null part); only the first hundred headers are listed."""
+    """Return the length of each part, or None if it is null. Only the first hundred headers are listed."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -51,10 +52,10 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON with the bytes from an offset on, and `next`, the offset of the next piece.
+    """Return JSON with the bytes from an offset on, and with `next`, the offset of the piece that follows.
 
-    The bytes are given as hex, as text if they are UTF-8, and as JSON if they are a complete part that is
-    valid JSON. A piece of text never ends within a character.
+    The bytes are given as hex. They are also given as text if they are UTF-8, and as JSON if they are a
+    complete part that is valid JSON. A piece of text never ends within a character.
     """
     if data is None:
         return "null"
@@ -73,7 +74,10 @@ def piece(data: bytes | None, offset: int) -> str:
 
 
 def _text(given: bytes) -> tuple[bytes, str | None]:
-    """Return the bytes up to the last whole character and their text, or all bytes and None if not UTF-8."""
+    """Return the bytes up to the last complete character, with their text.
+
+    If they are not UTF-8, return all bytes and None.
+    """
     for cut in range(_LONGEST_CHARACTER):
         whole = given[: len(given) - cut]
         if (text := _decoded(whole)) is not None:
@@ -99,7 +103,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """A selection of letters that match all given conditions; times are in microseconds since the epoch."""
+    """A filter for letters, which must match all given conditions. Times are in epoch microseconds."""
 
     stream: str | None = None
     rule: str | None = None
@@ -109,14 +113,14 @@ class WantedLetters:
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return the conditions on columns: all conditions except the one on the rule."""
+        """Return the filters on stream, status and time. The filter on the rule is in `keep`."""
         found = [] if self.stream is None else [delta.equals("stream", self.stream)]
         found += [] if self.status is None else [delta.equals("status", self.status)]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
         return found + ([] if self.until is None else [delta.before("first_seen", self.until)])
 
     def keep(self, part: pa.Table) -> pa.Table:
-        """Keep the letters that have the rule among their reasons."""
+        """Return the letters that were refused by the wanted rule, or all letters if no rule is wanted."""
         if self.rule is None:
             return part
         letters, rules = _rules(part)
@@ -125,24 +129,24 @@ class WantedLetters:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of streams and rules that occur in letters."""
+    """The names of all streams and rules that occur in dead letters."""
 
     streams: Collection[str]
     rules: Collection[str]
 
 
 class Letters:
-    """The dead letters of a lake; its methods block, and raise TableAwayError."""
+    """The dead letters in a lake. All methods block, and raise TableAwayError if the table is unreadable."""
 
     def __init__(self, lake: str) -> None:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the table's generation and version by its SQL name; empty if the table cannot be read."""
+        """Return the table's generation and version by SQL name, or an empty dict if it cannot be read."""
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
+        """Count letters by stream, rule and status. A letter that breaks two rules counts for both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()
@@ -155,12 +159,12 @@ class Letters:
         return delta.read_or(self._table, read, [])
 
     def names(self) -> Names:
-        """Return the names of streams and rules that occur in letters."""
+        """Return the names of all streams and rules that occur in the letters."""
         found = self.counts(WantedLetters()).value
         return Names({one["stream"] for one in found}, {one["rule"] for one in found})
 
     def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
-        """Return letters without their raw bytes, newest first."""
+        """Return the newest `most` letters, newest first and without their raw bytes."""
         order = Order(_NEWEST, wanted.after)
         return delta.read_or(
             self._table,
@@ -171,7 +175,7 @@ class Letters:
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter without its raw bytes, or None if there is none."""
+        """Return one letter without its raw bytes, or None if the id is unknown."""
 
         def read(snapshot: Snapshot) -> Row | None:
             for part in snapshot.rows(LISTED, delta.equals("id", id_)):
@@ -182,13 +186,13 @@ class Letters:
         return delta.read_or(self._table, read, None)
 
     def record(self, id_: str) -> Found[Row | None]:
-        """Return the raw bytes of one letter's record, and its status; None if there is no such letter."""
+        """Return a letter's status and its record's raw bytes, or None if the id is unknown."""
         columns = ("status", *RAW)
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return, for each reason, the index of its letter and its rule."""
+    """Return two arrays with an entry for each reason: the index of its letter, and its rule."""
     reasons = part["reasons"].combine_chunks()
     return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
 

@@ -1,7 +1,7 @@
-"""Read Delta tables without Spark: tables stay open, and each read checks for the next commit.
+"""Read Delta tables without Spark. Tables stay open, and each read checks for new commits.
 
-Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.streams.messages.layout`
-expects; this allows times in any year.
+Rows are mappings with timestamps in microseconds since the epoch (UTC), as
+`lakehouse.streams.messages.layout` expects. Microseconds can represent times in any year.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakehouse.storage.tables.watched_log import WatchedLog
 from lakehouse.streams.messages.layout import Row
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Maximum size of a page's rows; a single row may be larger."""
+"""The maximum size of a page's rows. A single row may be larger."""
 _LOOKED_AFTER_S = 0.1
 _LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
@@ -38,23 +38,23 @@ _MICROS = pa.timestamp("us", tz="UTC")
 
 
 class TableAwayError(Exception):
-    """A table cannot be read; carries the reader's message."""
+    """A table cannot be read. The error contains the reader's message."""
 
 
 class NoTableError(TableAwayError):
-    """There is no table at the path: nothing has been written to it yet."""
+    """No table exists at the path, because nothing has been written yet."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A table version; `generation` is the table's creation time in ms since the epoch, as in the export."""
+    """One version of a table. `generation` is the table's creation time in ms, as in the export."""
 
     generation: int
     version: int
     dataset: ds.Dataset
 
     def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
-        """Yield rows in parts of bounded size; missing columns are null."""
+        """Yield the matching rows in parts of bounded size. Missing columns are filled with null."""
         names = [name for name in columns if name in self.dataset.schema.names]
         try:
             scanner = self.dataset.scanner(
@@ -66,9 +66,9 @@ class Snapshot:
             raise TableAwayError(first_line(error)) from error
 
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
-        """Return the row whose `column` has this value, or None if there is none.
+        """Return the row with this value in `column`, or None if there is none.
 
-        Its other columns may be large, so they are read only from the row's row group, a few rows at a time.
+        The row's other columns may be large, so only its row group is read, a few rows at a time.
         """
         try:
             for fragment in self.dataset.get_fragments(equals(column, value)):
@@ -85,7 +85,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
-    """A value read from a version of a table; generation and version are None if there is no table."""
+    """A value read from one version of a table. `generation` and `version` are None if there is no table."""
 
     value: _T
     generation: int | None
@@ -93,7 +93,7 @@ class Found(Generic[_T]):
 
 
 class Table:
-    """A Delta table for repeated reads; thread-safe."""
+    """A Delta table that is read repeatedly. All methods are thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -106,9 +106,9 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version. Raises NoTableError if there is no table, TableAwayError if unreadable.
+        """Return the newest version. A table that was recreated is opened again.
 
-        A table that was recreated is reopened.
+        Raises NoTableError if there is no table, and TableAwayError if the table cannot be read.
         """
         with self._lock:
             now = time.monotonic()
@@ -129,7 +129,7 @@ class Table:
             return self._snapshot
 
     def forget(self) -> None:
-        """Reopen the table at the next read, because its files have changed."""
+        """Discard the open table, so that the next read opens it again."""
         with self._lock:
             self._forget()
 
@@ -156,16 +156,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Order:
-    """The sort order of pages, by columns that are never null and together identify a row.
+    """A sort order for pages. Its columns are never null and together identify a row.
 
-    `after` holds the previous row's values in these columns; times are in microseconds.
+    `after` holds the previous page's last values in these columns, with times in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
     after: tuple[Any, ...] | None = None
 
     def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
-        """Return the condition that a row comes after `after`; empty if `after` is None."""
+        """Return a filter for the rows that follow `after`, or no filter if `after` is None."""
         if self.after is None:
             return []
         beyond: ds.Expression | None = None
@@ -180,7 +180,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows in a given order, and whether more follow."""
+    """The first rows in a given order. `has_more` is true if further rows follow."""
 
     rows: list[Row]
     has_more: bool = False
@@ -195,9 +195,9 @@ def first_rows(
     most: int,
     keep: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> FirstRows:
-    """Return the first rows in the given order, at most `most`, not counting rows that `keep` drops.
+    """Return the first `most` rows in the given order, without the rows that `keep` drops.
 
-    If rows are large, fewer are returned (MOST_BYTES).
+    If the rows are large, fewer are returned (MOST_BYTES).
     """
     conditions = [*where, *order.beyond(snapshot.dataset.schema)]
     best: pa.Table | None = None
@@ -213,7 +213,7 @@ def first_rows(
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
-    """Read the newest version; if its files disappear during the read, try again."""
+    """Read the newest version. If the read fails, reopen the table and try again once."""
     try:
         return found(table.snapshot())
     except NoTableError:
@@ -232,7 +232,7 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return the generation and version of each readable table, by the table's name."""
+    """Return the generation and version of each readable table, by name."""
     found = {}
 
     def look(name: str) -> None:
@@ -246,7 +246,7 @@ def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
 
 
 def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
-    """Return the rows of an Arrow table as mappings; missing columns are null."""
+    """Return an Arrow table's rows as mappings. Missing columns are filled with None."""
     values = {
         name: _values(found.column(name)) if name in found.column_names else [None] * found.num_rows
         for name in columns
@@ -255,22 +255,22 @@ def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
 
 
 def equals(column: str, value: Any) -> ds.Expression:
-    """Return the condition that a column equals a value."""
+    """Return a filter for rows in which a column equals this value."""
     return cast("ds.Expression", ds.field(column) == value)
 
 
 def since(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is at or after `micros`."""
+    """Return a filter for rows in which a column's time is `micros` or later."""
     return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
 
 
 def before(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is before `micros`."""
+    """Return a filter for rows in which a column's time is earlier than `micros`."""
     return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Return the conjunction of the conditions, or None if there are none."""
+    """Combine filters with AND. Return None if there are none."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one
@@ -287,7 +287,7 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of the rows fit into a page, at least one; the remaining rows belong to later pages."""
+    """Return how many of these rows fit into one page. It is always at least one row."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

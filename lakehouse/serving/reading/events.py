@@ -1,6 +1,6 @@
 """Read the ops tables for the API: the newest events, the gates, and the latest expectation results.
 
-A table that does not exist yet counts as empty.
+A table that does not exist yet is treated as empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.streams.messages.layout import Row
 
 
 class Happenings:
-    """The events of a lake; its methods block, and raise TableAwayError and TableError."""
+    """The events in a lake. All methods block, and raise TableAwayError or TableError if a read fails."""
 
     def __init__(self, lake: str) -> None:
         self._lake = lake
@@ -40,9 +40,9 @@ class Happenings:
         kinds: Collection[Kind],
         streams: Collection[str],
     ) -> Found[list[Event]]:
-        """Return the newest events of these kinds and streams (empty: all), newest first.
+        """Return the newest events of these kinds and streams, newest first. An empty filter matches all.
 
-        With `before`, only events older than the event with this time and id are returned.
+        `before` is the time and id of an event. If it is given, only earlier events are returned.
         """
 
         def read(_snapshot: object) -> list[Event]:
@@ -67,15 +67,16 @@ class Happenings:
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values, with `details` decoded and its keys unchanged."""
+    """Return an event as JSON values. Its `details` are decoded, and their keys are not changed."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
     return whole | {"details": details_of(event)}
 
 
 def details_of(event: Event) -> Any:
-    """Return an event's decoded details, or their text if they are not JSON; NaN and infinities become text.
+    """Return an event's decoded details, or their text if they are not JSON.
 
-    Tracebacks are removed: they may contain record values, which not every caller may read.
+    NaN and infinities become text. Tracebacks are removed, because they may contain record values that not
+    every caller may read.
     """
     try:
         details = None if event.details is None else json.loads(event.details, parse_constant=str)
@@ -87,7 +88,7 @@ def details_of(event: Event) -> Any:
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Merge the streams' latest audits into one, skipping events without checks; None if there are none."""
+    """Merge the streams' latest audits into one, or return None if none of them contains checks."""
     found = [(event, details_of(event)) for event in events]
     events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:
@@ -103,22 +104,22 @@ def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
 
 
 class Ops:
-    """The ops tables; the methods block, and raise TableAwayError."""
+    """The ops tables in a lake. All methods block, and raise TableAwayError if a read fails."""
 
     def __init__(self, lake: str) -> None:
         specs = (GATES, RESULTS, EVENTS)
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the generation and version of each readable table, by its SQL name."""
+        """Return the generation and version of each readable table, by SQL name."""
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:
-        """Return the current state of each stream's gate; gates never checked are missing."""
+        """Return the current state of each stream's gate. Gates that were never checked are omitted."""
         return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:
-        """Return the findings of each table's latest run."""
+        """Return the results from the latest check of each table."""
         return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
 
 
@@ -127,7 +128,7 @@ def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:
 
 
 def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:
-    """Return, for each value of `by`, the rows with the greatest `at`."""
+    """Return the rows with the greatest `at` for each value of `by`."""
     last = dict[Any, int]()
     for part in snapshot.rows((by, at), None):
         _note(last, delta.as_rows(_greatest(part, by, at), (by, at)), by, at)

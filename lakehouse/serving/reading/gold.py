@@ -1,4 +1,4 @@
-"""Read gold rows from the Delta tables: one row by key, a member's latest row, or a page ordered by time."""
+"""Read gold rows from Delta tables: a row by its key, a member's latest row, or a page sorted by time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """A selection of rows with a time in [start_us, end_us) that match `where`; a bound of None is open.
+    """A selection of rows that match `where` and have a time in [start_us, end_us).
 
-    Times are in microseconds since the epoch.
-
-    `after` holds the sort values of the previous page's last row. The oldest rows come first, unless
-    `newest_first` is set.
+    Times are in microseconds since the epoch, and None means no bound. `after` contains the sort values of
+    the previous page's last row. The oldest rows come first unless `newest_first` is set.
     """
 
     start_us: int | None = None
@@ -39,7 +37,7 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class GoldRows:
-    """Rows from one version of a table; `has_more`: more rows follow."""
+    """Rows from one version of a table. `has_more` is true if further rows follow."""
 
     generation: int
     version: int
@@ -48,37 +46,37 @@ class GoldRows:
 
 
 class Gold:
-    """The gold tables of a lake; its methods block, and raise NoTableError and TableAwayError."""
+    """The gold tables in a lake. All methods block; reads raise NoTableError or TableAwayError."""
 
     def __init__(self, lake: str, kept: Iterable[MergedTable]) -> None:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the generation and version of each readable table, by its SQL name."""
+        """Return the generation and version of each readable table, by SQL name."""
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
-        """Return the row with a key; times match to the millisecond, as in the message."""
+        """Return the row with this key. Times need to match only to the millisecond, as in messages."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
     def rows_of(self, table: MergedTable, keys: Row, start_ms: int, end_ms: int) -> GoldRows:
-        """Return the rows with these key values and a time in [start_ms, end_ms), in ms since the epoch."""
+        """Return the rows with these key values and a time in [start_ms, end_ms), in epoch ms."""
         conditions = _matches(table, keys) + _between(table, start_ms * _MILLI, end_ms * _MILLI)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the exported row with these key values that comes last in the view's order."""
+        """Return the exported row with these key values that is last in the Redis view's order."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return the latest exported row of each member, for at most `most` members after the name `after`.
+        """Return the latest exported row of each member, for the first `most` members after `after`.
 
-        Members are the values of one column, in order; `keys` filters the rows.
+        A column identifies the members, which are sorted by name. `keys` filters the rows.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 
     def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
-        """Return the first rows of a selection, at most `most`, in the order of `sorted_by`."""
+        """Return the first `most` rows of a selection, sorted by the columns in `sorted_by`."""
         return self._pages(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
@@ -93,7 +91,7 @@ class Gold:
 
 
 def columns_of(table: MergedTable) -> tuple[str, ...]:
-    """Return the columns that responses need."""
+    """Return the names of the columns that responses need."""
     view, message = table.export.redis, table.export.value
     parts: list[OfColumns] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
@@ -103,13 +101,13 @@ def columns_of(table: MergedTable) -> tuple[str, ...]:
 
 
 def sorted_by(table: MergedTable) -> tuple[str, ...]:
-    """Return the columns that pages are sorted by: the row's time, then its key."""
+    """Return the columns by which pages are sorted: the row's time, then its key."""
     time = () if table.time_columns is None else table.time_columns[:1]
     return tuple(dict.fromkeys((*time, *table.keys)))
 
 
 def is_time(table: MergedTable, column: str) -> bool:
-    """Tell whether a column is a timestamp."""
+    """Tell whether a column contains timestamps."""
     return isinstance(table.schema[column].dataType, TimestampType)
 
 
@@ -138,7 +136,7 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
 def _latest_of_members(
     snapshot: Snapshot, table: MergedTable, keys: Row, after: str | None, most: int
 ) -> FirstRows:
-    """Return a page of members, holding only their newest rows in memory, however many members there are."""
+    """Return a page of members. Only the newest rows of the page's members are held in memory."""
     columns, view = columns_of(table), table.export.redis
     (column,), order = view.member.columns, view.order.columns
     conditions = _matches(table, keys) + _left(table)
@@ -163,7 +161,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return each member's rows with the greatest value of `order`."""
+    """Return each member's rows that have the member's greatest value of `order`."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 
@@ -176,7 +174,7 @@ def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int)
 
 
 def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
-    """Return conditions for rows with these values; times match to the millisecond."""
+    """Return filters for rows with these values. Times match to the millisecond."""
     conditions = []
     for column, value in keys.items():
         if is_time(table, column):
@@ -196,6 +194,6 @@ def _between(table: MergedTable, start_us: int | None, end_us: int | None) -> li
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:
-    """Return the condition that a row was exported to Redis; empty if it cannot be expressed as a filter."""
+    """Return a filter for rows exported to Redis, or none if the condition is not a simple filter."""
     leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

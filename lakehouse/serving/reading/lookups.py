@@ -1,8 +1,8 @@
-"""Choose the source of a response: Redis first, then gold if rows are missing or Redis is unavailable.
+"""Choose the source of a response's rows: Redis, or gold if rows are missing or Redis is unavailable.
 
-Redis and gold both return rows as exported messages. A response names its source, the table's generation and
-a version: for rows from Redis, the newest commit that wrote one of them; for rows from gold, the table's
-version.
+Both sources return rows as exported messages. A response reports its source, the table's generation and a
+version. For rows from Redis, the version is the newest commit that wrote one of them. For rows from gold, it
+is the table's version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class Said:
     """One row: its message as JSON, whether it is final (None if unknown), and its columns.
 
-    `row` is None if the row comes from Redis.
+    `row` is None for a row from Redis.
     """
 
     message: str
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and their source; `has_more`: more rows follow."""
+    """Rows and their source. `has_more` is true if further rows follow."""
 
     source: str
     generation: int
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Whether all rows are final; None if that is unknown for any row, or if there are no rows."""
+        """Whether all rows are final. None if there are no rows, or if it is unknown for any row."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
@@ -68,9 +68,9 @@ class Answer:
 
 
 class Lookups:
-    """Find rows. Raises Problem 404 if neither store has them, and 503 if both are unavailable.
+    """Look up rows. Raises Problem 404 if neither store has them, and 503 if both are unavailable.
 
-    Redis has every window that starts within the last `whole_s` seconds, unless it has lost rows.
+    Redis contains every window that starts within the last `whole_s` seconds, unless Redis has lost rows.
     """
 
     def __init__(self, tables: Iterable[MergedTable], gold: Gold, live: Live, *, whole_s: int) -> None:
@@ -81,7 +81,7 @@ class Lookups:
         self._scans, self._large = Scans(), Scans(at_once=1)
 
     async def row(self, table: MergedTable, key: Row) -> Answer:
-        """Return the row with a key."""
+        """Return the row with this key."""
         name = _named(table.export.redis.row_key.of(key))
         found, why = None, None
         try:
@@ -93,7 +93,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of a group's member; `keys` holds the group's and the member's columns."""
+        """Return the latest row of one member. `keys` holds the group's columns and the member's."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -106,7 +106,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest rows of a group's members after the name `after`, sorted by member.
+        """Return the latest row of each member of a group, sorted by member name, starting after `after`.
 
         `keys` holds the group's columns.
         """
@@ -123,10 +123,10 @@ class Lookups:
         )
 
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
-        """Return the last windows of the series identified by `keys`, newest first.
+        """Return the last windows of the series with these keys, newest first.
 
-        Windows without events are missing. Redis cannot tell such a window from an expired one, so a series
-        with gaps that reaches back beyond the time to live is read from gold.
+        Windows without events are missing. Redis cannot distinguish such a window from an expired one. A
+        series that has gaps and starts before the time to live is therefore read from gold.
         """
         assert table.window_s is not None  # noqa: S101 - only windowed tables have series
         column, step = table.keys[-1], table.window_s * 1000
@@ -151,15 +151,15 @@ class Lookups:
         return Answer(answer.source, answer.generation, answer.version, tuple(newest_first))
 
     async def page(self, table: MergedTable, span: RowSelection, most: int) -> Answer:
-        """Return a page of the selected rows, from gold."""
+        """Return a page of selected rows, read from gold."""
         return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
 
     async def scan(self, read: Callable[[], _T]) -> _T:
-        """Read tables in a thread, a few scans at a time. Raises Problem 429 if too many are waiting."""
+        """Run a table scan in a thread, a few at a time. Raises Problem 429 if too many scans are waiting."""
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Read tables like `scan`, but one read at a time, because the rows may be large."""
+        """Run a table scan as `scan` does, but only one at a time, because the rows may be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(
@@ -186,7 +186,7 @@ class Lookups:
 
 
 class Scans:
-    """Run a few scans at a time and queue some more. Raises Problem 429 for the rest."""
+    """Run a few scans at a time, and queue a limited number. Raises Problem 429 if the queue is full."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)
@@ -201,7 +201,7 @@ class Scans:
 
 
 def group_of(table: MergedTable, keys: Row) -> str:
-    """Return the name of the Redis hash that holds a group."""
+    """Return the name of the group's hash in Redis."""
     return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
 
 
@@ -211,7 +211,7 @@ def _named(key: str | None) -> str:
 
 
 def _name_of(table: MergedTable, column: str) -> str:
-    """Return the message field that contains a column."""
+    """Return the name of the message field that holds this column."""
     named: Mapping[str, Any] = table.export.value.values
     return next(name for name, value in named.items() if value.columns == (column,))
 
@@ -229,7 +229,10 @@ def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:
-    """Tell whether an exported row is final, from its message or the export condition; None if unknown."""
+    """Tell whether an exported row is final, by its message or the export condition.
+
+    Return None if that is unknown.
+    """
     if table.final is None:
         return None
     names = [
@@ -245,5 +248,5 @@ def _is_final_message(table: MergedTable, message: str) -> bool | None:
 
 
 def away(why: str) -> Problem:
-    """Return the error for a store that is currently unreadable."""
+    """Return the error for a store that cannot be read at the moment."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Read rows from Redis; if it does not answer, it is not tried again for one second."""
+"""Read rows from Redis. If Redis does not answer, no further attempt is made for one second."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEFT_ALONE_S = 1.0
 
 
 class RedisAwayError(Exception):
-    """Redis does not answer; carries the client's message."""
+    """Redis does not answer. The error contains the client's message."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A row in Redis: the message as JSON, and the generation and version that wrote it."""
+    """A row in Redis: its message as JSON, and the generation and version that wrote it."""
 
     message: str
     generation: int
@@ -34,9 +34,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The requested rows; None for a missing row.
+    """The requested rows, with None for each missing row.
 
-    `holds_all` means that Redis has lost no rows, so a missing row has not changed within the time to live.
+    `holds_all` means that Redis has lost no rows. In that case, a missing row has not changed within the time
+    to live.
     """
 
     rows: tuple[Stored | None, ...]
@@ -45,7 +46,10 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class StoredMembers:
-    """The latest rows by member; `has_more`: more members follow; `holds_all`: Redis has lost no rows."""
+    """The latest rows by member.
+
+    `has_more` means that further members follow. `holds_all` means that Redis has lost no rows.
+    """
 
     rows: dict[str, Stored]
     has_more: bool
@@ -53,7 +57,7 @@ class StoredMembers:
 
 
 class Live:
-    """Read gold rows from Redis, in the layout of `lakehouse.streams.definition.RedisView`."""
+    """Gold rows in Redis, stored in the layout of `lakehouse.streams.definition.RedisView`."""
 
     def __init__(self, redis_url: str, timeout_s: float = TIMEOUT_S) -> None:
         self._client = async_redis_client(
@@ -67,11 +71,11 @@ class Live:
         self._why = ""
 
     async def row(self, table: str, row: str) -> Stored | None:
-        """Return a row by its row key. Raises RedisAwayError, as do the other methods."""
+        """Return the row with this row key. Raises RedisAwayError, as all other reads do."""
         return stored(await self._answer(self._client.get(row_key(table, row))))
 
     async def rows(self, table: str, rows: Sequence[str]) -> StoredRows:
-        """Return rows by their row keys."""
+        """Return the rows with these row keys."""
         async with self._client.pipeline(transaction=False) as pipeline:
             for row in rows:
                 pipeline.get(row_key(table, row))
@@ -80,11 +84,11 @@ class Live:
         return StoredRows(tuple(map(stored, values)), is_place_of(filled, server))
 
     async def latest(self, table: str, group: str, member: str) -> Stored | None:
-        """Return the latest row of a group's member."""
+        """Return the latest row of one member of a group."""
         return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
 
     async def members(self, table: str, group: str, after: str | None, most: int) -> StoredMembers:
-        """Return the latest rows of a group's first members after the name `after`; fetch only these rows."""
+        """Return the latest row of each of the first `most` members after the name `after`."""
         key, beyond = latest_key(table, group), None if after is None else after.encode()
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hkeys(key)
@@ -115,7 +119,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse the row in a key's value; None for a missing value, a deleted row, or any other value."""
+    """Parse a stored row. Return None for a missing value, a deleted row, or any other value."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):
@@ -130,7 +134,10 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the answers, followed by the merged INFO, which is empty if the user may not run INFO."""
+    """Return the answers, then INFO's sections merged into one mapping.
+
+    The mapping is empty if the user may not run INFO.
+    """
     *answers, server, stats = await pipeline.execute(raise_on_error=False)
     may_tell = not isinstance(server, NoPermissionError)
     for answer in [*answers, *((server, stats) if may_tell else ())]:

@@ -1,4 +1,4 @@
-"""Slow lookups whose result is shared by concurrent callers."""
+"""Slow lookups whose results are shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """Call the blocking `look` in a thread, at most once per `every_s` seconds for all callers.
+    """Call the blocking function `look` in a thread, at most once every `every_s` seconds for all callers.
 
-    A LakehouseError counts as a result and is raised for every caller until `look` is called again.
+    If it raises a LakehouseError, every caller gets that error until the next call.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:

@@ -1,1 +1,1 @@
-"""The routes of the REST API, one module per group."""
+"""The routes of the REST API, with one module per group."""

@@ -1,4 +1,4 @@
-"""`/api/v1/events`: server-sent events of changes."""
+"""`/api/v1/events`: server-sent events that report new table versions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 def router(changes: Changes) -> APIRouter:
-    """Return the route."""
+    """Return the route for server-sent events."""
     routes = APIRouter(tags=["events"])
 
     @routes.get(EVENTS_PATH, response_class=StreamingResponse)
     async def events(request: Request, last_event_id: LastId = None) -> StreamingResponse:
-        """Send an event for every new version of a table, starting after Last-Event-ID.
+        """Send an event for every new table version after Last-Event-ID.
 
-        A `standing` event contains the versions of all tables, a `changed` event the new version of one
-        table. Comments are heartbeats.
+        A `standing` event contains the versions of all tables. A `changed` event contains the new version of
+        one table. Comments are heartbeats.
         """
         return _Events(changes, request, last_event_id)
 
@@ -33,7 +33,7 @@ def router(changes: Changes) -> APIRouter:
 
 
 class _Events(StreamingResponse):
-    """The event stream of one request, counted as a listener until the response ends."""
+    """The event stream for one request. It counts as a listener until the response ends."""
 
     def __init__(self, changes: Changes, request: Request, last_id: str | None) -> None:
         said = changes.listen(last_id, partial(is_still_admitted, request))

@@ -1,4 +1,4 @@
-"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may be exported, and expectation results."""
+"""`/api/v1/gates` and `/api/v1/expectations`: the state of the export gates, and expectation results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
 
     @routes.get("/gates")
     async def gates(request: Request, page: Page) -> Response:
-        """Return the current state of each gate that has been checked; times are ISO 8601 UTC."""
+        """Return the current state of each gate that has been checked. Times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
         shown, following = page.of("gates", found.value)
         return answered(request, _origin(found), {"gates": [_gate(row) for row in shown], **following})
 
     @routes.get("/expectations")
     async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
-        """Return the findings of each table's latest run."""
+        """Return the results from the latest check of each table."""
         found = await lookups.scan(ops.results)
         if table is not None:
             known = {*tables, *(row["table"] for row in found.value)}

@@ -1,4 +1,4 @@
-"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain; requires the scope `operate`."""
+"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain. Requires the scope `operate`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRY = ("--dry-run", "--format=json")
 
 
 class WantedAction(BaseModel):
-    """The command to run, with the options of the CLI command of the same name."""
+    """A command to run, with the same options as the CLI command of that name."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -43,7 +43,7 @@ class WantedAction(BaseModel):
     table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments. Raises Problem for an option that the command does not have."""
+        """Return the command's arguments. Raises Problem if the command does not have a given option."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
@@ -68,25 +68,25 @@ class WantedAction(BaseModel):
 
 
 def router(actions: Actions, streams: Collection[str]) -> APIRouter:
-    """Return the routes; `streams` holds the names of the declared streams."""
+    """Return the routes for actions; `streams` contains the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
     async def start(request: Request, wanted: WantedAction) -> Response:
-        """Start a command as a separate process; 409 while another command is running."""
+        """Start a command in a separate process. Answers 409 while another command is running."""
         refuse_unknown("stream", wanted.stream, streams, "stream")
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)
 
     @routes.get("")
     async def newest(page: Page) -> Response:
-        """Return the last hundred actions since the server started, newest first, without their output."""
+        """Return the last hundred actions since the server started, newest first and without their output."""
         shown, following = page.of("actions", actions.newest())
         return plain({"actions": list(map(_said, shown)), **following})
 
     @routes.get("/{id}")
     async def one(id_: Id) -> Response:
-        """Return an action with the last thousand lines of its output."""
+        """Return an action, with the last thousand lines of its output."""
         action = actions.get(id_)
         if action is None:
             raise _unknown(id_)
@@ -94,7 +94,7 @@ def router(actions: Actions, streams: Collection[str]) -> APIRouter:
 
     @routes.delete("/{id}", status_code=HTTPStatus.ACCEPTED)
     async def cancel(request: Request, id_: Id) -> Response:
-        """Ask a running action to stop; its status becomes `cancelled`. A finished action does not change."""
+        """Ask a running action to stop. Its status becomes `cancelled`; a finished action does not change."""
         action = actions.cancel(id_, caller_of(request).name)
         if action is None:
             raise _unknown(id_)

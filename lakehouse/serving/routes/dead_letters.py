@@ -1,4 +1,4 @@
-"""`/api/v1/dead-letters`: refused records with their reasons; raw bytes require the scope `payload`."""
+"""`/api/v1/dead-letters`: refused records and the reasons. Raw bytes require the scope `payload`."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
 def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
-    """Return the routes for silver.dead_letters; `streams` holds the names of the declared streams."""
+    """Return the routes for silver.dead_letters; `streams` contains the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
+        """Count letters by stream, rule and status. A letter that breaks two rules counts for both."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
@@ -91,7 +91,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def newest(
         request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
-        """Return letters without their raw bytes, newest first."""
+        """Return letters, newest first and without their raw bytes."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
@@ -115,9 +115,9 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def record(
         request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
     ) -> Response:
-        """Return up to 256 KiB of one part of a record, and the length of every part; requires `payload`.
+        """Return up to 256 KiB of one part of a record, and the length of every part. Requires `payload`.
 
-        `bytes` is null if the part is null; `bytes.next` is the offset of the next piece.
+        `bytes` is null if the part is null. `bytes.next` is the offset of the next piece.
         """
         found = await lookups.scan_large(lambda: letters.record(id_))
         row = found.value
@@ -156,12 +156,12 @@ def _unknown(id_: str) -> Problem:
 
 
 def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
-    """Return the origin of letters; the response is final if none of them is open."""
+    """Return the letters' origin. The response is final if no letter is open."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final)
 
 
 def _listed(row: Row) -> dict[str, Any]:
-    """Return a letter without its raw bytes; times are ISO 8601 UTC."""
+    """Return a letter as JSON values, without its raw bytes and with times as ISO 8601 UTC."""
     times = {name: parameters.iso(None if row[name] is None else row[name] // 1000) for name in _TIMES}
     return {camel(name): times.get(name, row[name]) for name in LISTED}

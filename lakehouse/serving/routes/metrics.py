@@ -1,4 +1,4 @@
-"""`/api/metrics`: windowed service metrics, in the format that existing clients expect."""
+"""`/api/metrics`: windowed metrics of services, in the format that existing clients expect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/latest")
     async def latest(request: Request, service: Service, metric: Metric) -> Response:
-        """Return the newest window of a service's metric; times are ISO 8601 UTC."""
+        """Return the newest window for a service and metric. Times are ISO 8601 UTC."""
         answer = await lookups.latest(table, {"service_id": service, "metric_name": metric})
         data = _statistics(json.loads(answer.rows[0].message))
         return answered(request, answer.origin, {"service": service, "metric": metric, "data": data})
@@ -58,7 +58,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric, page: Page) -> Response:
-        """Return every service's newest window for the metric, ordered by service name.
+        """Return each service's newest window for a metric, sorted by service name.
 
         Times are ISO 8601 UTC.
         """
@@ -83,6 +83,6 @@ def _statistics(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _point(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a window identified by its start in epoch milliseconds."""
+    """Return a window's values; `timestamp` is its start in epoch milliseconds."""
     values = {name: value for name, value in message.items() if name not in (*_NAMES, *_TIMES)}
     return {"timestamp": message["windowStart"], **values, "isFinal": message["isFinal"]}

@@ -1,7 +1,7 @@
-"""`/`: the live page, made of a few static files in the package.
+"""`/`: the live page, which consists of a few static files in the package.
 
-The files contain no data, so they are served to everyone, before any access check. The page asks for a token
-if the server requires one, and reads its data from `/api/v1` like any other client.
+The files contain no data, so the server delivers them to everyone, before any access check. The page asks for
+a token if the server requires one. Like any other client, it reads its data from `/api/v1`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class _File:
 
 
 class Page:
-    """Serve the files of the page, and pass on every other request."""
+    """Serve the page's files, and pass on all other requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._files = {_path_of(path): _read(path) for path in _paths()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request for one of the page's files, or pass it on."""
+        """Answer a request for one of the page's files, or pass the request on."""
         file = self._files.get(scope["path"]) if scope["type"] == "http" else None
         if file is None or scope["method"] not in {"GET", "HEAD"}:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""`/docs`: the endpoints and their parameters on one page without JavaScript, generated from OpenAPI."""
+"""`/docs`: all endpoints and their parameters on one page, generated from OpenAPI, without JavaScript."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ dt { font-family: monospace } h3 { margin-bottom: 0 }
 
 
 def router(app: FastAPI) -> APIRouter:
-    """Return the route that serves the page."""
+    """Return the route for the reference page."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/docs")
     async def docs() -> Response:
-        """Return the page."""
+        """Return the reference page."""
         page = "\n".join(_page(app.openapi()))
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
 

@@ -14,18 +14,18 @@ from lakehouse.serving.security.sessions import LASTS_S, Sessions
 
 
 def router(access: Access) -> APIRouter:
-    """Return the routes; no cookie is set if no token is required."""
+    """Return the routes for sessions. They set no cookie if no token is required."""
     routes, sessions = APIRouter(tags=["session"]), access.sessions
     cookie: Any = {"key": access.cookie, "httponly": True, "samesite": "strict", "secure": access.is_https}
 
     @routes.get(SESSION_PATH)
     async def who(request: Request) -> Response:
-        """Return the caller and its scopes; `needsToken` is false if every caller has all scopes."""
+        """Return the caller's name and scopes. `needsToken` is false if every caller has all scopes."""
         return plain(_said(request, sessions))
 
     @routes.post(SESSION_PATH)
     async def begin(request: Request) -> Response:
-        """Set a cookie that stands for the token in `Authorization` on this origin for 12 hours."""
+        """Set a cookie that replaces the token in `Authorization` for 12 hours, on this origin only."""
         answer = plain(_said(request, sessions))
         if sessions is not None:
             secret = bearer_of(request.headers)
@@ -36,7 +36,7 @@ def router(access: Access) -> APIRouter:
 
     @routes.delete(SESSION_PATH, status_code=HTTPStatus.NO_CONTENT)
     async def end(request: Request) -> Response:
-        """End the cookie's session and delete the cookie."""
+        """End the session, and delete its cookie."""
         answer = Response(status_code=HTTPStatus.NO_CONTENT)
         if sessions is not None:
             sessions.end(request.cookies.get(access.cookie, ""))

@@ -1,4 +1,4 @@
-"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the pipeline's state, for on-call engineers."""
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for on-call engineers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Since = Annotated[str | None, Query(max_length=64, description="Only events at t
 
 
 def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
-    """Return the routes; the caller must close the observer."""
+    """Return the routes for the pipeline's state. The caller must close the observer."""
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
     names, happened = [stream.name for stream in streams], Happenings(settings.lake)
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
@@ -48,7 +48,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/status")
     async def status() -> Response:
-        """Return each stream's state and the backlog of each of its layers, at most a second old."""
+        """Return each stream's state and the backlog of its layers, at most one second old."""
         seen = await observed.seen()
         return plain(in_camel_case(asdict(seen)))
 
@@ -62,7 +62,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         stream: Streams = [],  # noqa: B006 - the framework copies it
         since: Since = None,
     ) -> Response:
-        """Return events, newest first: starts, stops, failures, refusals and others."""
+        """Return events such as starts, stops, failures and refusals, newest first."""
         refuse_unknown("stream", stream, names, "stream")
         moment = None if since is None else _moment(parameters.micros("since", since))
         after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
@@ -79,9 +79,9 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/audit")
     async def audit(request: Request, page: Page) -> Response:
-        """Return the checks of each stream's latest audit; null if there was none.
+        """Return the checks from each stream's latest audit, or null if there was no audit.
 
-        `at` and `actor` come from the newest audit; each check has its own time.
+        `at` and `actor` come from the newest audit. Each check also has its own time.
         """
         found = await lookups.scan(lambda: happened.audits(names))
         audit = audit_of(found.value)
@@ -93,8 +93,8 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
     async def alerts(page: Page) -> Response:
         """Return firing alerts, oldest first, then recently resolved alerts, newest first.
 
-        If no process evaluates the rules, `isEvaluated` is false with a `reason`, and an empty list does not
-        mean that all is well.
+        If no process evaluates the rules, `isEvaluated` is false and `reason` explains why. In that case, an
+        empty list does not mean that all is well.
         """
         try:
             found = await alerting.seen()
@@ -111,7 +111,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
 @dataclass(frozen=True)
 class _Standing:
-    """The state of the alert topic, and its alerts as the API returns them."""
+    """The alert topic's state, and the alerts as the API returns them."""
 
     standing: Standing
     alerts: Sequence[Mapping[str, Any]]
@@ -122,7 +122,7 @@ def _origin(found: Found[Any]) -> Origin:
 
 
 def _moment(micros: int) -> datetime:
-    """Return a time (UTC), clamped to the start of the year 1."""
+    """Convert epoch microseconds to a UTC time. Times before the year 1 become its first moment."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -139,7 +139,7 @@ def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
-    """Return a firing alert as it was sent; `at` and `value` are null if it was sent too long ago."""
+    """Return a firing alert as it was sent. `at` and `value` are null if its message is too old."""
     last = next((one for one in found.told if one["alert_id"] == alert.id), {})
     return {
         "alert_id": alert.id,

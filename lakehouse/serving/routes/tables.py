@@ -1,7 +1,7 @@
-"""`/api/v1`: every gold table of every stream; the routes are generated from the declarations.
+"""`/api/v1`: every gold table of every stream, with routes generated from the declarations.
 
-Parameters are named like the SQL columns; times are epoch milliseconds or ISO 8601. Rows are exported
-messages; `row` and `rows` add the keys.
+Parameters have the names of the SQL columns. Times are epoch milliseconds or ISO 8601. Rows are returned as
+exported messages; `row` and `rows` also return their keys.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows co
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
-    """Return the routes for the streams' gold tables."""
+    """Return the routes for the gold tables of all streams."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
     described = [_described(stream) for stream in streams]
 
     @routes.get("/streams")
     async def list_streams() -> Response:
-        """Return the streams, their gold tables, and each table's parameters."""
+        """Return all streams with their gold tables, and the parameters of each table."""
         return plain({"streams": described})
 
     for stream in streams:
@@ -127,12 +127,12 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return a row's key by column, in the form of request parameters: times in epoch milliseconds."""
+    """Return a row's key by column name, in the form of request parameters: with times in epoch ms."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 
 def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given parameters as column values; times are in microseconds."""
+    """Return the given parameters as column values, with times in microseconds."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
         for name, value in asked.items()
@@ -166,7 +166,7 @@ def _optional(table: MergedTable, column: str) -> tuple[Any, Any]:
 
 
 def _parameter(table: MergedTable, column: str, text: Any) -> Any:
-    """Return the type annotation of a column's request parameter."""
+    """Return the type annotation of the request parameter for a column."""
     kind = table.schema[column].dataType
     optional = text is not str
     if isinstance(kind, LongType | IntegerType):

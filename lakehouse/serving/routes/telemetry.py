@@ -16,7 +16,7 @@ from lakehouse.serving.security.access import LIVE_PATH, READY_PATH
 
 
 def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRouter:
-    """Return the routes; `look` may block."""
+    """Return the routes for telemetry; `look` may block."""
     routes, one = APIRouter(tags=["telemetry"]), CapacityLimiter(1)
     readiness = Shared[Readiness](look)
 
@@ -27,14 +27,14 @@ def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRou
 
     @routes.get(READY_PATH, responses={503: {"description": "Neither Redis nor gold can be read."}})
     async def ready() -> Response:
-        """Answer 200 if Redis or gold can be read, else 503; `reasons` names the unavailable stores."""
+        """Answer 200 if Redis or gold can be read, and 503 otherwise; `reasons` names unavailable stores."""
         found = await readiness.seen()
         code = HTTPStatus.OK if found.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _said(code, "ready" if found.is_ready else "not ready", found.reasons)
 
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Return OpenMetrics, or the Prometheus text format if the request prefers it."""
+        """Return metrics as OpenMetrics, or in the Prometheus text format if the request prefers that."""
         accept = request.headers.get("accept", "")
         text, content_type = await to_thread.run_sync(exposed, registry, accept, limiter=one)
         return Response(text, headers={"Content-Type": content_type})

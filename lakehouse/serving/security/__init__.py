@@ -1,1 +1,1 @@
-"""Access control, request limits and connection handling."""
+"""Access control, request limits and connection deadlines."""

@@ -1,4 +1,4 @@
-"""Access control: tokens and their scopes, and protection against pages from other sites."""
+"""Access control with tokens and scopes, and protection against requests from other sites' pages."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ EVENTS_PATH = "/api/v1/events"
 MOST_AT_ONCE = 32
 """The maximum number of concurrent requests per token.
 
-It is less than the number of scans that may run or wait, so one token cannot block all other tokens. Event
-streams have a separate limit.
+It is lower than the number of scans that may run or wait, so one token cannot block all others.
+Event streams have a separate limit.
 """
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
-"""Paths that need no token: probes send none, and the responses contain nothing confidential."""
+"""Paths that need no token. Health probes send none, and the responses contain nothing confidential."""
 _BEARER = "bearer "
 
 
 @dataclass(frozen=True)
 class Access:
-    """Access rules: `tokens` is None if no token is required; a request's Host must be one of `hosts`.
+    """Rules for access to the server.
 
-    `is_https` means that browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits
-    the rate of requests without a valid token, per address.
+    `tokens` is None if no token is required. A request's Host must be one of `hosts`. `is_https` means that
+    browsers reach the server only over HTTPS, either its own or a proxy's. `refusals` limits the rate at
+    which each address may send requests without a valid token.
     """
 
     tokens: Tokens | None
@@ -61,12 +62,12 @@ class Access:
 
     @cached_property
     def sessions(self) -> Sessions | None:
-        """The sessions of token holders; None if no token is required."""
+        """The sessions of token holders, or None if no token is required."""
         return None if self.tokens is None else Sessions(self.tokens)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reachable from this machine only."""
+    """Tell whether an address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -74,18 +75,18 @@ def is_loopback(host: str) -> bool:
 
 
 def may(request: Request, scope: Scope) -> bool:
-    """Tell whether the caller has a scope."""
+    """Tell whether the caller's token includes a scope."""
     return scope in caller_of(request).scopes
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the request's caller."""
+    """Return the caller that `Entrance` identified for a request."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Tell whether the caller may still read, as its token may expire or be removed during a response."""
+    """Tell whether the caller may still read. A token can expire or be removed during a response."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -94,7 +95,7 @@ def is_still_admitted(request: Request) -> bool:
 
 
 def requires(scope: Scope) -> Callable[[Request], None]:
-    """Return a dependency that refuses callers without a scope."""
+    """Return a FastAPI dependency that refuses callers without this scope."""
 
     def check(request: Request) -> None:
         if not may(request, scope):
@@ -104,7 +105,7 @@ def requires(scope: Scope) -> Callable[[Request], None]:
 
 
 class Entrance:
-    """Admit a request, or answer it with 401, 403 or 429."""
+    """Admit each request, or refuse it with 401, 403 or 429."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -114,7 +115,7 @@ class Entrance:
         self._answering = Counter[str]()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Pass a request on if it is admitted."""
+        """Pass a request on if it is admitted, else send the refusal."""
         if scope["type"] == "http":
             scope.setdefault("state", {})["identify"] = partial(self._identify, scope)
             try:
@@ -131,7 +132,7 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a token's request as in progress. Raises Problem 429 above MOST_AT_ONCE."""
+        """Count a request in progress for its token. Raises Problem 429 if there are MOST_AT_ONCE already."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
                 why = f"token {caller.name} has {MOST_AT_ONCE} requests in progress, the limit; try again"
@@ -165,7 +166,7 @@ class Entrance:
         return caller
 
     def _identify(self, scope: AsgiScope) -> Caller:
-        """Return the request's caller. Raises Problem 401 if there is no valid token or session."""
+        """Return the request's caller. Raises Problem 401 if it has no valid token or session."""
         tokens, sessions = self._access.tokens, self._access.sessions
         if tokens is None or sessions is None:
             return LOCAL
@@ -179,13 +180,13 @@ class Entrance:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return a request's bearer token, or None if it has none."""
+    """Return the request's bearer token, or None if it has none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
 
 def _check_origin(headers: Headers, *, is_https: bool) -> None:
-    """Raise Problem 403 if a page from another origin sent the request; only browsers send an origin."""
+    """Raise Problem 403 if a page from another origin sent the request. Only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not write here")
@@ -194,7 +195,7 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
-    """Tell whether an origin is this server's, judging by the request's Host."""
+    """Tell whether an origin is this server's own, judging by the request's Host."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         places = [(parts.hostname, parts.port) for parts in (theirs, ours)]

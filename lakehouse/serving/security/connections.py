@@ -1,9 +1,9 @@
-"""HTTP/1.1 connections with deadlines: clients that stop sending or reading are disconnected.
+"""HTTP/1.1 connections with deadlines. Clients that stop sending or reading are disconnected.
 
-uvicorn limits only the pause between two requests. This module also limits the time for a request's head,
-measured from its first byte or from the connection, and the time that a response may wait for its reader. It
-also limits the number of connections waiting for a request, in total and per peer: a new one replaces the
-oldest.
+uvicorn limits only the pause between two requests. This module also limits the time in which a request's head
+must arrive, measured from the connection or from the head's first byte. It limits the time that a response
+waits for its reader, and how many connections wait for a request, in total and per peer. Above this limit, a
+new connection replaces the oldest waiting connection.
 
 All use of undocumented uvicorn internals is confined to this module (docs/internals.md).
 """
@@ -30,7 +30,7 @@ MOST_WAITING_OF_A_PEER = 128
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; calls `end` when told to stop, and `look`, if given, every 30 s."""
+    """A uvicorn server that calls `end` before it stops and, if given, `look` every 30 s."""
 
     def __init__(
         self, config: uvicorn.Config, end: Callable[[], None], look: Callable[[], Awaitable[None]] | None
@@ -40,13 +40,13 @@ class Server(uvicorn.Server):
         self._end = end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop on a signal, after ending responses that would not end by themselves."""
+        """Stop on a signal. Responses that would never end by themselves are ended first."""
         self._end()
         super().handle_exit(sig, frame)
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, with deadlines after which a connection is aborted."""
+    """uvicorn's HTTP/1.1 protocol, with deadlines after which a connection is aborted."""
 
     head_s = HEAD_S
     stalled_s = STALLED_S
@@ -62,7 +62,7 @@ class DeadlineProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the connection is waiting for a request or the rest of one."""
+        """Whether the connection is waiting for a request, or for the rest of an incomplete request."""
         waits = self._head is not None or self.timeout_keep_alive_task is not None
         return waits and not self.transport.is_closing()
 
@@ -74,28 +74,28 @@ class DeadlineProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; the deadline for an unfinished head is not extended."""
+        """Process received bytes. They do not extend the deadline for an unfinished head."""
         super().data_received(data)
         self._watch_head()
 
     def pause_writing(self) -> None:
-        """Start the reader's deadline."""
+        """Start the deadline for the reader."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Cancel the reader's deadline."""
+        """Cancel the deadline for the reader."""
         _cancel(self._stalled)
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadlines."""
+        """Cancel all deadlines."""
         _cancel(self._head)
         _cancel(self._stalled)
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Abort the oldest waiting connection, preferably of this peer, if the limit is reached."""
+        """Abort the oldest waiting connection, preferably this peer's, if the limit is reached."""
         waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
         of_peer = [one for one in waiting if one.peer == self.peer]
         if len(of_peer) >= self.most_waiting_of_a_peer:
@@ -104,7 +104,10 @@ class DeadlineProtocol(H11Protocol):
             _oldest(waiting).transport.abort()
 
     def _watch_head(self) -> None:
-        """Start or cancel the head's deadline, also for a body that is still arriving after its response."""
+        """Start or cancel the deadline for the head.
+
+        The deadline also applies to a body that is still arriving after its response was sent.
+        """
         theirs, ours = self.conn.their_state, self.conn.our_state
         if theirs is not h11.IDLE and not (theirs is h11.SEND_BODY and ours is h11.DONE):
             _cancel(self._head)
@@ -113,7 +116,7 @@ class DeadlineProtocol(H11Protocol):
             self._head = self.loop.call_later(self.head_s, self.transport.abort)
 
     def _watch_reader(self, before: int | None = None) -> None:
-        """Abort the connection if its reader has read nothing since the last check."""
+        """Abort the connection if its reader has read nothing since the previous check."""
         left = self.transport.get_write_buffer_size()
         if before is not None and left >= before:
             self.transport.abort()

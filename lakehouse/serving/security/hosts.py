@@ -1,7 +1,7 @@
 """The first check of every request: its Host must be one of the server's names.
 
-This prevents DNS rebinding by pages from other sites. Every response also forbids browsers to guess its media
-type and, unless it sets Cache-Control, to store it.
+The check prevents DNS rebinding by pages from other sites. Every response also tells browsers not to guess
+its media type and, unless it sets Cache-Control, not to store it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lakehouse.serving.problems import UNKEPT, Problem, response
 
 
 class Front:
-    """Pass on requests addressed to one of `hosts`, and answer others with 403."""
+    """Pass on requests for one of `hosts`, and answer all other requests with 403."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or answer it with 403."""
+        """Pass the request on, or answer it with 403."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Limits on the rate of requests, with bursts, and on the size of their bodies."""
+"""Limits on the rate of requests, with bursts, and on the size of request bodies."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _IPV6_NETWORK = 64
 
 @dataclass(frozen=True)
 class Rate:
-    """A client's permitted requests per second, and the size of a burst."""
+    """The number of requests per second that a client may send, and the size of a burst."""
 
     per_second: float = 2_000.0
     burst: float = 4_000.0
 
     def limiter(self, clock: Callable[[], float] = time.monotonic) -> Limiter:
-        """Return a limiter with this rate."""
+        """Return a new limiter for this rate."""
         return Limiter(self, clock)
 
 
 RATE = Rate()
 REFUSALS = Rate(per_second=1.0, burst=60.0)
-"""The permitted rate of requests without a valid token, per address. Each request could be a guess."""
+"""The permitted rate of requests without a valid token, per address. Each such request could be a guess."""
 
 
 class Limiter:
-    """Count requests by client, remembering the last ten thousand clients."""
+    """Count requests by client. Only the last ten thousand clients are remembered."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._clock = clock
-        self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and when that was computed
+        self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and the time of that count
 
     def take(self, client: str) -> None:
-        """Count one request; if none is left, raises Problem 429 with the seconds to wait."""
+        """Count a request. Raises Problem 429, with the seconds to wait, if the client has none left."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)
@@ -62,7 +62,10 @@ class Limiter:
 
 
 class Bodies:
-    """Read a request's body before passing the request on; answer 413 if it is large, 408 if it is slow."""
+    """Read a request's whole body, then pass the request on.
+
+    A request whose body is too large gets 413. If the body arrives too slowly, it gets 408.
+    """
 
     def __init__(self, app: ASGIApp, most: int = MOST_BODY, within_s: float = _BODY_S) -> None:
         self._app = app
@@ -70,7 +73,7 @@ class Bodies:
         self._within_s = within_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request with its complete body."""
+        """Pass a request on together with its complete body."""
         if scope["type"] == "http":
             try:
                 receive = await self._whole(Headers(scope=scope), receive)
@@ -80,7 +83,7 @@ class Bodies:
         await self._app(scope, receive, send)
 
     async def _whole(self, headers: Headers, receive: Receive) -> Receive:
-        """Return a `receive` that first returns the complete body, then delegates to the original."""
+        """Return a `receive` that first returns the complete body, and then delegates to the original."""
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         declared = headers.get("content-length", "")
@@ -111,7 +114,10 @@ class Bodies:
 
 
 def network_of(address: str) -> str:
-    """Return the client that an address counts as: for IPv6 its /64, because a host can use all of it."""
+    """Return the client to which an address belongs.
+
+    For IPv6, the client is the /64 network, because a single host can use all of its addresses.
+    """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Browser sessions: a cookie represents a token, for clients that cannot send headers, such as EventSource.
+"""Browser sessions, in which a cookie replaces the token.
 
-The cookie is a random id. Only this process knows the token behind it, and sessions end with the process. A
-cookie expires after 12 hours or with its token, and has the token's current scopes. Sessions are limited per
-token, so that the holder of one token cannot end another holder's sessions.
+Some clients, such as EventSource, cannot send headers. The cookie is a random id. Only this process knows the
+token behind it, and all sessions end with the process. A cookie expires after 12 hours or together with its
+token, and always has the token's current scopes. The number of sessions is limited per token, so the holder
+of one token cannot end another holder's sessions.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _ID_BYTES = 32
 
 
 def cookie_of(*, is_https: bool) -> str:
-    """Return the cookie's name; browsers accept the prefix `__Host-` only over HTTPS from the host itself."""
+    """Return the name of the cookie. Browsers accept the prefix `__Host-` only over HTTPS."""
     return "__Host-lakehouse_session" if is_https else "lakehouse_session"
 
 
 class Sessions:
-    """The open sessions; when a token exceeds 200, its oldest sessions end."""
+    """All open sessions. If a token has more than 200, its oldest sessions end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
         self._clock = clock
         self._begun = OrderedDict[str, tuple[str, float]]()
-        """Maps a session id's hash to the token's hash and the session's end by the clock; ordered by end."""
+        """Maps a session id's hash to the token's hash and the session's end, sorted by end."""
 
     def begin(self, token: str) -> str:
-        """Return the id of a new session for the holder of a token."""
+        """Begin a session for a token's holder, and return its id."""
         self._forget_ended()
         id_, holder = secrets.token_urlsafe(_ID_BYTES), hashed(token)
         others = [one for one, (of, _) in self._begun.items() if of == holder]
@@ -44,7 +45,7 @@ class Sessions:
         return id_
 
     def caller(self, id_: str) -> Caller | None:
-        """Return the session's caller, or None if the session has ended or its token is gone."""
+        """Return the session's caller, or None if the session has ended or its token is no longer valid."""
         known, ends = self._begun.get(hashed(id_), (None, 0.0))
         if known is None or self._clock() >= ends:
             self.end(id_)
@@ -52,7 +53,7 @@ class Sessions:
         return self._tokens.caller_of_hash(known)
 
     def end(self, id_: str) -> None:
-        """End a session."""
+        """End a session, if it exists."""
         self._begun.pop(hashed(id_), None)
 
     def _forget_ended(self) -> None:

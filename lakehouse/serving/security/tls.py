@@ -1,4 +1,4 @@
-"""HTTPS served directly; renewed certificates are loaded without a restart."""
+"""HTTPS without a proxy. Renewed certificates are loaded without a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """A certificate with its chain and its key, in PEM files; `context` holds the last valid pair."""
+    """A certificate chain and its key, in PEM files. `context` contains the last valid pair."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -30,7 +30,7 @@ class Certificate:
             ) from error
 
     async def look(self) -> None:
-        """Reload changed files; if they are unusable, new connections still use the previous certificate."""
+        """Reload files that have changed. If they are unusable, new connections use the previous pair."""
         try:
             self._load()
         except (OSError, ValueError) as error:
@@ -39,12 +39,12 @@ class Certificate:
     def _load(self) -> None:
         stamps = [(path.stat().st_mtime_ns, path.stat().st_ino) for path in (self._certificate, self._key)]
         if stamps != self._held:
-            # A failed load may leave a half-loaded pair in a context, so a new context tries the pair first.
+            # A failed load may leave a context with half of the pair, so a new context is tried first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self._certificate, self._key, password=_no_password)
             self._held = stamps
 
 
 def _no_password() -> str:
-    """Raise ValueError, which keeps OpenSSL from prompting on the terminal."""
+    """Raise ValueError, so that OpenSSL does not ask for a password on the terminal."""
     raise ValueError("the key has a password")

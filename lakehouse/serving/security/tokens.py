@@ -1,7 +1,8 @@
-"""API tokens: name, scopes, expiry and the SHA-256 of the secret, in a file that only its owner can read.
+"""API tokens, stored in a file that only its owner can read.
 
-A secret has 256 random bits and cannot be guessed, so a fast hash is as safe as a slow one. The file's
-contents do not give access to the API.
+An entry consists of a name, scopes, an expiry time and the SHA-256 of the secret. A secret has 256 random
+bits and cannot be guessed, so a fast hash is as safe as a slow one. The file contains no secret that would
+give access to the API.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _now() -> datetime:
 
 
 class Scope(StrEnum):
-    """A permission of a token: read rows, read raw record bytes, or run commands."""
+    """A permission that a token grants: read rows, read raw record bytes, or run commands."""
 
     READ = "read"
     PAYLOAD = "payload"
@@ -41,7 +42,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller: the token's name and scopes."""
+    """The caller of a request: its token's name and scopes."""
 
     name: str
     scopes: frozenset[Scope]
@@ -49,7 +50,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Token:
-    """A stored token; `expires_at` is None if it never expires."""
+    """A stored token. `expires_at` is None if it never expires."""
 
     name: str
     sha256: str
@@ -57,12 +58,12 @@ class Token:
     expires_at: datetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Tell whether the token has not expired."""
+        """Tell whether the token is valid at this time."""
         return self.expires_at is None or now < self.expires_at
 
 
 class Tokens:
-    """The tokens in a file; additions, removals and expiry take effect immediately."""
+    """The tokens in the file. Additions, removals and expiry take effect immediately."""
 
     def __init__(self, home: Path, clock: Callable[[], datetime] = _now) -> None:
         self.path = home / "tokens.json"
@@ -71,9 +72,10 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
-        """Add a token and return its secret, which is not stored. Raises SettingsError if the name is taken.
+        """Add a token, and return its secret, which is not stored.
 
-        The token is valid for `lasts`, by default until it is removed.
+        The token is valid for `lasts`, by default until it is removed. Raises SettingsError if the name is in
+        use.
         """
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         ends = None if lasts is None else self._clock() + lasts
@@ -87,7 +89,7 @@ class Tokens:
         return secret
 
     def remove(self, name: str) -> None:
-        """Remove a token. Raises SettingsError if no token has that name."""
+        """Remove a token. Raises SettingsError if there is no token with this name."""
         with self._changing():
             standing = self.read()
             if not any(one.name == name for one in standing):
@@ -95,7 +97,7 @@ class Tokens:
             self._write(tuple(one for one in standing if one.name != name))
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens; empty if there is no file. Raises SettingsError if the file cannot be read."""
+        """Return all tokens, or none if there is no file. Raises SettingsError if the file is unreadable."""
         try:
             state = self.path.stat()
             stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
@@ -112,16 +114,16 @@ class Tokens:
         return self._tokens
 
     def valid(self) -> list[Token]:
-        """Return the tokens that have not expired."""
+        """Return all tokens that have not expired."""
         now = self._clock()
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller with this secret, or None; takes the same time for any secret."""
+        """Return the caller with this secret, or None. The search takes the same time for any secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
-        """Return the caller whose secret has this hash, as `caller` does."""
+        """Return the caller whose secret has this hash, or None, as `caller` does."""
         found = None
         for one in self.valid():
             if hmac.compare_digest(one.sha256, sha256):
@@ -136,18 +138,18 @@ class Tokens:
             yield
 
     def _write(self, tokens: Sequence[Token]) -> None:
-        """Replace the file, surviving a power failure; its contents are stored nowhere else."""
+        """Replace the file durably, because its contents are stored nowhere else."""
         text = json.dumps([vars(one) for one in tokens], indent=1, default=datetime.isoformat)
         write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
 
 
 def tokens_of(settings: Settings) -> Tokens:
-    """Return the tokens in `server_home`, or in `home` if `server_home` is not set."""
+    """Return the tokens stored in `server_home`, or in `home` if `server_home` is not set."""
     return Tokens(settings.server_home or settings.home)
 
 
 def hashed(secret: str) -> str:
-    """Return a secret's hash in the form that is stored."""
+    """Return the hash under which a secret is stored."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
