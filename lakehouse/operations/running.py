@@ -54,9 +54,9 @@ def run_layers(
     On a terminal, a live run redraws one line per stream instead.
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; this function sets the other options. With
-    `gated_by` (all streams in the lake), gold is exported only while its suites hold. With `standby`, the run
-    is warmed up and waits while another standby run with the same layers and streams is active. With
-    `verbose`, tracebacks are printed as well as logged.
+    `gated_by` (all streams in the lake), gold is exported only while it meets its expectations. With
+    `standby`, the run is warmed up and waits while another standby run with the same layers and streams is
+    active. With `verbose`, tracebacks are printed as well as logged.
 
     Returns after catching up. After SIGTERM or Ctrl-C, returns once the current micro-batch is finished. A
     failed step is reported on one line and retried while other steps continue. Starts, stops and failures are
@@ -180,7 +180,7 @@ def _lines(
     *,
     is_live: bool,
 ) -> tuple[Lines, AbstractContextManager[None]]:
-    """Return the run's output, and a context manager that shows it."""
+    """Return the run's output, and a context manager that shows the output."""
     console = Console()
     if settings.run.log_format == "json":
         return JsonLines(

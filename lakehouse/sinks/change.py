@@ -19,7 +19,7 @@ class Change:
 
     `partition_by` determines the partition as a record key would; if it is None, `key` determines the
     partition. If `has_message` is false, the row is not sent to a topic. For sinks that do not store the
-    message, `own` contains the row in the sink's format, by sink name.
+    message, `own` contains the row in the sink's format, keyed by sink name.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Span:
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Return the next rows: at most `rows` of them, or fewer if they are long."""
+    """Return the next rows: at most `rows` rows, or fewer if the rows are long."""
     chunk, characters = list[Change](), 0
     for change in remaining:
         chunk.append(change)

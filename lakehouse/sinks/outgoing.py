@@ -30,13 +30,13 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""A row's format for each sink that does not store the message, by sink name."""
+"""A row's format for each sink that does not store the message, keyed by sink name."""
 NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows with a Change's fields, their count, and the total size of their messages and keys."""
+    """Rows with the fields of a Change, their number, and the total size of their messages and keys."""
 
     _rows: DataFrame
     count: int
@@ -62,10 +62,10 @@ class Outgoing:
 
 
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
-    """Return the `changes` (`changes_of`) to send, in sending order; None if they exceed a limit.
+    """Return the `changes` (`changes_of`) to send, in sending order, or None if they exceed a limit.
 
-    This runs a single Spark job, and the feed rows must fit in one task. The driver collects at most one row
-    beyond the limits.
+    This function runs a single Spark job, and the feed's rows must fit in one task. The driver collects at
+    most one row beyond the limits.
     """
     leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
@@ -135,11 +135,11 @@ def _change(row: Row) -> Change:
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep each row's last change in the feed: its new state, or its deletion.
+    """Keep each row's last change in the feed: the row's new state, or its deletion.
 
-    Rows are identified by the table's keys. An UPDATE of a key therefore counts as a delete of the old row,
-    whose preimage has no postimage in the commit. Changes that only clear fold state, which maintenance does,
-    are ignored.
+    Rows are identified by the table's keys. An UPDATE that changes a key therefore counts as a delete of the
+    old row, because the old row's preimage has no postimage in the commit. Changes that only clear fold
+    state, which maintenance does, are ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))
@@ -208,7 +208,7 @@ def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
 
 
 def leaves(table: MergedTable) -> Column:
-    """Return the condition for the changes that the table exports."""
+    """Return the condition that selects the changes that the table exports."""
     deleted = F.col(_KIND) == "delete"
     return F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when())
 
@@ -219,5 +219,5 @@ def message_of(table: MergedTable) -> Column:
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return a column with a row's group name in Redis. It is escaped because it is part of Redis keys."""
+    """Return a column with a row's group name in Redis, escaped because the name is part of Redis keys."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)

@@ -28,7 +28,7 @@ from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
-"""A difference: the parts of the row's key by name, and a description of the difference."""
+"""A difference: the row's key, with its parts keyed by name, and a description of the difference."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Sending:
 
 
 class Sink(Protocol):
-    """A store for one gold table's rows. It is not thread-safe, and handles one micro-batch at a time.
+    """A store for one gold table's rows. A sink is not thread-safe, and handles one micro-batch at a time.
 
     If the store is unreachable or full, or refuses a request, methods raise SinkTroubleError with a one-line
     message that contains no password. The sink is then filled before it receives another micro-batch.
@@ -110,15 +110,15 @@ class Sink(Protocol):
         """Begin a micro-batch, and discard any unfinished micro-batch."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the micro-batch's next rows. Without transactions, they may become visible immediately."""
+        """Write the micro-batch's next rows. Without transactions, rows may become visible immediately."""
 
     def end(self) -> int:
-        """Make the rows visible, and return how many changed in the store; 0 if all were already there."""
+        """Make the rows visible, and return how many changed in the store (0 if all were already there)."""
 
     def lacks_rows(self) -> bool:
-        """Tell whether the store has lost rows; false if it is unreachable.
+        """Return whether the store has lost rows, or false if it is unreachable.
 
-        It is called often, so it must be cheap.
+        This method is called often, so it must be cheap.
         """
 
     def require(self) -> None:
@@ -127,7 +127,7 @@ class Sink(Protocol):
     def fill(self, reached: Position | None, now: datetime) -> int:
         """Send missing rows up to `reached`, and return how many rows changed in the store.
 
-        `reached` is the position up to which the table has been sent; None if nothing has been sent.
+        `reached` is the position up to which the table has been sent, or None if nothing has been sent.
         """
 
     def close(self) -> None:
@@ -155,10 +155,10 @@ class Lead(Protocol):
     place: str
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; None if nothing has been sent."""
+        """Return the position up to which the table has been sent, or None if nothing has been sent."""
 
     def begun(self) -> Span | None:
-        """Return the span of the last micro-batch committed in slices; None if there was none."""
+        """Return the span of the last micro-batch committed in slices, or None if there was none."""
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         """Send the rows in order, and yield each slice after its commit."""
@@ -171,8 +171,8 @@ class Lead(Protocol):
 class Findings:
     """An audit's result: the number of rows compared, the number of differences, examples, and notes.
 
-    `not_compared` describes the rows that could not be compared, and why. If there are any, the audit is not
-    clean.
+    `not_compared` describes the rows that could not be compared, and why. If there are such rows, the audit
+    is not clean.
     """
 
     compared: int = 0
@@ -186,8 +186,8 @@ class Findings:
 class Audited:
     """A store audit's input: a gold table, and the version up to which it has been sent.
 
-    `now` is in UTC. `rows_at` returns the table's rows at a version; it may read the latest version with the
-    same rows instead.
+    `now` is in UTC. `rows_at` returns the table's rows at a version. Instead of this version, it may read the
+    latest version with the same rows.
     """
 
     exported: Exported
@@ -208,10 +208,10 @@ class Unsent:
 class AuditedLead:
     """The input for auditing the lead's place: a gold table, and the lake's notes about its export.
 
-    noted        the sent position recorded in the lake; None if nothing has been sent
-    version_of   returns the latest version with the same rows as a position; None if there is no such version
-    unsent       returns the rows not sent to the place; None if there are none
-    copied_from  the lake that this lake was copied from; None if it is not a copy
+    noted        the sent position recorded in the lake, or None if nothing has been sent
+    version_of   returns the latest version with the same rows as a position, or None if there is none
+    unsent       returns the rows not sent to the place, or None if there are none
+    copied_from  the lake that this lake was copied from, or None if it is not a copy
     """
 
     exported: Exported
@@ -234,7 +234,7 @@ class SinkKind:
     audit       compares the store with gold, both ways; raises ServiceError if the store is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows
-    own         the row in the store's own format, as a column over gold; None if the store uses the message
+    own         the row in the store's own format, as a column over gold (None: the store uses the message)
     unfit       reasons why the store cannot hold a table as declared, such as reserved or overlong names
     try_row     writes a test row and leaves no trace; raises ServiceError if the store refuses the row
     """
@@ -256,8 +256,8 @@ class SinkKind:
 class LeadKind:
     """The lead store, described for store-independent code.
 
-    place  where the store keeps a table's rows; None for a table that is not sent to the store
-    make   creates the lead for a gold table; None for a table that is not sent to the store
+    place  where the store keeps a table's rows, or None for a table that is not sent to the store
+    make   creates the lead for a gold table, or returns None for a table that is not sent to the store
     audit  compares gold with the place
     """
 

@@ -20,7 +20,7 @@ SINKS: tuple[SinkKind, ...] = (
 
 
 def labels() -> dict[str, str]:
-    """Return every store's display name, by store name."""
+    """Return every store's display name, keyed by store name."""
     return {LEAD.name: LEAD.label} | {kind.name: kind.label for kind in SINKS}
 
 
@@ -30,7 +30,7 @@ def used(settings: Settings) -> list[SinkKind]:
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the configured sinks that a table is exported to, in the order they are written.
+    """Return the configured sinks that a table is exported to, in the order in which they are written.
 
     Raises SettingsError if the table names an unknown sink.
     """

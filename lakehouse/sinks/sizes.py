@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from lakehouse.sinks.change import Change
 from lakehouse.storage.kafka.internals import record_bytes
 
-_OVERHEAD = 128  # upper bound for a record and its batch, apart from key and value
+_OVERHEAD = 128  # upper bound, in bytes, for a record and its batch, apart from key and value
 _LONGEST_CHARACTER = 4
 
 
 TOO_LARGE, REFUSED = "too_large", "refused"
-"""Reasons for not sending a row. The store's message follows REFUSED."""
+"""Reasons for not sending a row. REFUSED is followed by the store's message."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class UnsentRow:
     """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
 
     `size_bytes` is the size that the client computes for a batch with this record alone: key and value in
-    UTF-8 plus up to 95 bytes, at most 20 more than the broker counts. It is None if the size is not the
-    reason. `value_sha256` is the hex digest of the message's value, empty for a delete.
+    UTF-8 plus up to 95 bytes, which is at most 20 bytes more than the broker counts. `size_bytes` is None if
+    the size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for a
+    delete.
     """
 
     key: str

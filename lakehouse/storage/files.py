@@ -104,7 +104,7 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 def stored_below(path: str) -> list[Stored] | None:
     """Return every file below a directory in an object store, or an empty list if it does not exist.
 
-    Return None for other file systems, such as HDFS, which pyarrow may be unable to access.
+    Returns None for other file systems, such as HDFS, which pyarrow may be unable to access.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -212,7 +212,7 @@ def _text(stream: pa.NativeFile) -> str:
 
 @lru_cache(maxsize=4)
 def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
-    """Return a cached client for a store. For changed credentials (AWS_...), a new client is created."""
+    """Return a cached client for a store, or a new client if the credentials (AWS_...) have changed."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 

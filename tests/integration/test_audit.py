@@ -269,7 +269,7 @@ def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damage
     )
     assert redis_rows.pop(deleted) == "in gold, but not in Redis"
     assert redis_rows.pop("nobody:0") == "in Redis, but not in gold"
-    assert redis_rows.pop(changed).startswith('Redis says {"userId":')
+    assert redis_rows.pop(changed).startswith('Redis has {"userId":')
     assert redis_rows == {}
 
     topic = damaged.lake.topic("aggregated-transactions")

@@ -170,9 +170,9 @@ def test_what_a_commit_notes_comes_with_its_rows_or_alone_and_begins_with_what_i
     assert tables.note(spark, table, moved(None, 1, "another")) == Written(0, 3)
 
     for moves in (moved(7, 10), moved(None, 10), [*moved(9, 10), *moved(2, 4, "query@5")]):
-        with pytest.raises(PositionError, match="another process runs the same layer"):
+        with pytest.raises(PositionError, match="Another process is running the same layer"):
             tables.append(unread, table, moves)
-        with pytest.raises(PositionError, match="another process runs the same layer"):
+        with pytest.raises(PositionError, match="Another process is running the same layer"):
             tables.note(spark, table, moves)
     assert tables.version_of(spark, table) == 3
     assert tables.transactions(spark, table) == {"query": 9, "query@5": 3, "another": 1}

@@ -708,7 +708,7 @@ def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_ka
 
     assert [done.result.written for done in export.run()] == [{export.topic: 1, "redis": 1}, {"redis": 1}]
     assert [notice.partition("; ")[0] for notice in export.notices] == [
-        "export.metrics_1m: Redis lacks rows of gold.metrics_1m"
+        "export.metrics_1m: Redis is missing rows from gold.metrics_1m"
     ]
     assert sorted(export.in_redis()) == [State("cart", window).row_key for window in range(2)]
     check = export.checked()
@@ -761,10 +761,10 @@ def test_rows_whose_changes_wait_for_the_export_are_compared_as_they_were_sent(e
 
     topic, in_redis = export.audited()
     assert (topic.compared, topic.differences, in_redis.compared, in_redis.differences) == (3, 1, 5, 2)
-    assert topic.examples[0].what.startswith("the topic says ")
+    assert topic.examples[0].what.startswith("the topic has ")
     assert '"count": 99' in topic.examples[0].what
     row, latest = (f"{one.key['row']}: {one.what}" for one in in_redis.examples)
-    assert row.startswith(f'auth:latency:{State("auth", 0).start_ms}: Redis says {{"serviceId":"auth"')
+    assert row.startswith(f'auth:latency:{State("auth", 0).start_ms}: Redis has {{"serviceId":"auth"')
     assert latest == f"latest:latency cart: not in Redis; gold has cart:latency:{State('cart', 0).start_ms}"
 
     export.run()  # the newest state of each row mends both stores

@@ -208,6 +208,6 @@ def test_the_audit_names_a_data_file_that_is_shorter_than_it_was(lake: Filled) -
     assert [(example.key, example.what) for example in named.examples] == [
         (
             {"file": file.name},
-            f"has 0 bytes, not {size:,} as in the table's log: truncated, as by a power failure",
+            f"has 0 bytes, not {size:,} as in the table's log: truncated, as after a power failure",
         )
     ]

@@ -310,7 +310,7 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
     ("options", "said"),
     [
         (("--maxmemory", "1"), "Redis is full, so rows wait: "),
-        (("--min-replicas-to-write", "1"), "Redis has too few replicas to take rows"),
+        (("--min-replicas-to-write", "1"), "Redis has too few replicas to accept rows"),
         (("--requirepass", "secret"), "Redis has refused the user in redis.url: "),
         (("--user", "default", "on", "nopass", "~other:*", "+@all"), "Redis denies a right: "),
         (("--user", "default", "on", "nopass", "~*", "+@all", "-evalsha"), "Redis denies a right: "),

@@ -71,7 +71,7 @@ def both_plan(make: Callable[[], Step], *, then: Callable[[], None] = lambda: No
     then()
     write(first, batch, now=LANDED)
     with pytest.raises(
-        PositionError, match=r"this process left it at .*: another process runs the same layer"
+        PositionError, match=r"this process left it at .*. Another process is running the same layer"
     ):
         write(second, same, now=LANDED)
     for _ in range(2):
@@ -117,7 +117,7 @@ def overtake(make: Callable[[], Step], name: str, ends: str) -> None:
         patch.setattr(tables, name, between)
         if ends == "the first":
             write(first, batch, now=LANDED)
-        with pytest.raises(PositionError, match="another process runs the same layer"):
+        with pytest.raises(PositionError, match="Another process is running the same layer"):
             write(*((first, batch) if ends == "the second" else (second, begun[0])), now=LANDED)
     assert begun[0].is_resumed
     assert take_next(make(), now=LANDED) is None
@@ -166,7 +166,7 @@ def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
         (said,) = [line for line in first.errors.splitlines() if line.startswith("error: ")]
         assert said.startswith(f"error: bronze.metrics_events reads {here.topic_in}:")
         assert said.endswith(
-            "but this process left it at None: another process runs the same layer. Stop one"
+            "but this process left it at None. Another process is running the same layer; stop one of them"
         )
         landed = Counter(row["value"] for row in here.rows(BRONZE))
         assert landed == {b"one": 1, b"two": 1}
@@ -189,7 +189,7 @@ def test_two_live_runs_of_all_layers_get_in_each_others_way_and_lose_and_double_
             pipeline.send(settings, [event(number), event(1000 - number), REFUSED])
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
 
-    assert [line for line in notices if "another process runs the same layer" in line]
+    assert [line for line in notices if "Another process is running the same layer" in line]
     judged = verdicts.judge_batches([pipeline.rows_of(settings, BRONZE)], settings)
     assert len(judged) == 120
     assert len(pipeline.rows_of(settings, BRONZE)) == 120

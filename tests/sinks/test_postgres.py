@@ -242,7 +242,7 @@ def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made
 
     assert (audited.compared, audited.differences) == (3, 4)
     said = {str(one.key["service_id"]): one.what for one in audited.examples}
-    assert said.pop("cart").startswith('PostgreSQL says {"avg": 2.5, "max": 2.5')
+    assert said.pop("cart").startswith('PostgreSQL has {"avg": 2.5, "max": 2.5')
     assert said == {
         "auth": "in gold, but not in PostgreSQL",
         "desk": "in gold, but not in PostgreSQL",

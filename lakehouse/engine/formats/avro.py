@@ -1,13 +1,14 @@
 """Decode Avro with Spark's own reader, each record with its writer's schema.
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
-contract's type, and an optional field that the schema lacks is null. If this settles all fields, the record
-is not examined further. Otherwise, the contract's fields in the record are converted to JSON, and that JSON
-is examined. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
+contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
+record is not examined further. Otherwise, the contract's fields in the record are converted to JSON, and that
+JSON is examined. If a schema cannot be used, its records become dead letters (`avro_types`,
+`avro_projection`).
 
-An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. Each record is
-therefore read as part of an outer record. The outer record's last field contains bytes that no producer can
-know.
+An Avro reader ignores bytes after a record, and if decoding fails, Spark returns a struct of nulls. Each
+record is therefore read as the first field of an outer record. The outer record's second field contains bytes
+that no producer can know: it is null if decoding failed, and differs if bytes follow the record.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises errors that have another cause: Spark has ended, or is out of memory.
+    Raises the error unchanged if it has another cause, because Spark has ended or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -114,7 +115,7 @@ def _decoded(projection: Projection, value: Column) -> Column:
 
 
 def _read_of(projection: Projection, is_its: Column) -> Column:
-    """Return the decoded value if it names this schema and is not too long; otherwise null."""
+    """Return the decoded value if it names this schema and is not too long, or null otherwise."""
     is_read = is_its if projection.most is None else is_its & ~_is_large(projection.most)
     return F.when(is_read, _decoded(projection, wire.rest()))
 
@@ -160,7 +161,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Return the column for the record's own writer; null if that writer has no column."""
+    """Return the column for the schema that the record names, or null if there is no such column."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)
@@ -168,7 +169,7 @@ def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: 
 
 
 def _refusal(one: int, it: _Writer) -> Column:
-    """Return the reasons against a record that names this schema; null if there are none."""
+    """Return the reasons for refusing a record that names this schema, or null if there are none."""
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
@@ -182,7 +183,7 @@ def _refusal(one: int, it: _Writer) -> Column:
 
 
 def _is_large(most: int) -> Column:
-    """Return whether a value is too long to read, because one-byte items would need too much memory."""
+    """Return whether a value is so long that it could contain too many items to fit in memory."""
     return F.octet_length("value") > most
 
 

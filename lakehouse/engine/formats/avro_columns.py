@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether the value is a number; times count as the numbers that encode them."""
+        """Whether the value is a number; a time counts, because Avro encodes it as a number."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the number, even if Spark made it a time or a date, as in values that are read whole."""
+        """Return the number, even if Spark has made it a time or a date, as it does in values read whole."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -67,7 +67,7 @@ class _Found:
         return of_unit(self.value.cast("timestamp"))
 
     def at(self, name: str) -> _Found | None:
-        """Return a field of a record; None if the record's schema has no such field."""
+        """Return a field of a record, or None if the record's schema has no such field."""
         if self.type.kind != "record" or name not in self.type.names:
             return None
         position = self.type.names.index(name)
@@ -113,7 +113,7 @@ def _nothing(field: Field) -> Column:
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
-    """Convert a writer's value to the type of the contract's field; null if it does not fit."""
+    """Convert a writer's value to the type of the contract's field, or return null if it does not fit."""
     if field.type is FieldType.JSON:
         return _as_json(field, found)
     optional = F.lit(False) if field.required else found.value.isNull()
@@ -124,7 +124,7 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, an enum's symbol, or a time in ISO 8601; None for any other type."""
+    """Return a string, an enum's symbol or an ISO 8601 time as text, or None for any other type."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
@@ -135,7 +135,7 @@ def _of_string(field: Field, found: _Found) -> Taken | None:
 
 
 def _of_number(field: Field, found: _Found) -> Taken | None:
-    """Return a number or a boolean; None if it does not fit the contract's type."""
+    """Return a number or a boolean, or None if it does not fit the contract's type."""
     type_ = found.type
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
@@ -155,7 +155,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 
 
 def _as_json(field: Field, found: _Found) -> Taken:
-    """Return a value of any type for a JSON field; rare types are left to the examination.
+    """Return a value of any type for a JSON field; the examination converts values of rare types.
 
     A string's text is parsed as JSON if possible (`wire.any_json`).
     """
@@ -172,7 +172,7 @@ def _as_json(field: Field, found: _Found) -> Taken:
 
 
 def _time(source: Source, found: _Found) -> Taken:
-    """Return the event time if it is accepted; null for values that need examination."""
+    """Return the event time if it is accepted, or null for values that need examination."""
     logical = found.type.logical or ""
     if found.type.kind not in _WHOLE or (logical and not logical.startswith("timestamp-")):
         return Taken(F.lit(None).cast("timestamp"), F.lit(False))
@@ -185,9 +185,9 @@ def _time(source: Source, found: _Found) -> Taken:
 def body(source: Source, projection: Projection, record: Column, of_spark: DataType) -> Column:
     """Return a writer's record as JSON, restricted to the contract's fields.
 
-    Bytes are Base64 in a payload; elsewhere they become an object, to distinguish them from a string. An
-    event time that is not a plain number becomes text, because a JSON number would be read in the contract's
-    unit.
+    Bytes inside a JSON field are written in Base64. In any other field, bytes become an object, to
+    distinguish them from a string. An event time that is not a plain number becomes text, because a JSON
+    number would be read in the contract's unit.
     """
     of_time = source.contract.event_time_path
 
@@ -218,7 +218,7 @@ def _unit(logical: str) -> TimeUnit:
 
 
 def _time_text(found: _Found) -> Column:
-    """Return a time or date in ISO 8601; null for any other type, and outside the years 1 to 9999."""
+    """Return a time or date in ISO 8601, or null for any other type or for a year outside 1 to 9999."""
     logical, number = found.type.logical or "", found.number().cast("long")
     if logical == "date":
         text = F.date_from_unix_date(number.cast("int")).cast("string")

@@ -23,7 +23,7 @@ from lakehouse.streams.contract import Contract, FieldType
 MOST_TYPES = 10_000
 """The maximum number of types in a contract's fields; each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum bytes of a fixed in a contract's fields, because Avro allocates the memory before reading."""
+"""The maximum size, in bytes, of a fixed in a contract's fields; Avro allocates its memory before reading."""
 MOST_MEMORY = 512 << 20
 """The maximum memory, in bytes, for a value's arrays and maps."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
@@ -38,7 +38,7 @@ class Wanted:
 
     is_value  a value of the contract's type, or the event time
     is_whole  a value of any type, as JSON
-    inner     the needed parts of its fields, by name, if it is a record
+    inner     the needed parts of its fields, keyed by name, if it is a record
     """
 
     is_value: bool = False
@@ -65,7 +65,7 @@ def wanted_of(contract: Contract) -> Wanted:
 
 
 def name_of(position: int) -> str:
-    """Return a field's name in the two schemas, by its position."""
+    """Return the name that both schemas use for the field at this position."""
     return f"f{position}"
 
 
@@ -129,7 +129,7 @@ def _nodes(type_: AvroType, wanted: Wanted) -> int:
 
 
 def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
-    """Return the needed fields of a record, by position; None for a type that is read whole."""
+    """Return a record's needed fields with their positions, or None for a type that is read whole."""
     bare = type_.bare
     if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
         return None
@@ -141,7 +141,7 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
 
 # Bytes of memory for a value: Avro's object, Spark's object and the JSON, measured roughly.
 _ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
-_PER_CHARACTER = 16  # of a field name, which JSON repeats
+_PER_CHARACTER = 16  # per character of a field name, which JSON repeats
 
 
 def _of_collections(type_: AvroType, wanted: Wanted) -> float:
@@ -161,8 +161,8 @@ def _of_collections_in(type_: AvroType) -> float:
 def _per_byte(type_: AvroType) -> float:
     """Return the worst-case memory per encoded byte for a value of this type.
 
-    A record consists only of its fields' bytes, so the result is for its worst field, plus the record's own
-    overhead.
+    A record consists only of its fields' bytes, so its result is that of its worst field, plus the record's
+    own overhead.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
     if type_.kind == "union" and len(type_.members()) <= 1:
@@ -181,14 +181,14 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """One of the two schemas; with `skips`, it omits unneeded fields. A named type is written out once."""
+    """One of the two schemas; with `skips`, it omits unneeded fields. Each named type is defined once."""
 
     def __init__(self, *, skips: bool) -> None:
         self._skips = skips
         self._written: set[str] = set()
 
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
-        """Return a type with the needed parts. A record on a path to such parts gets its own name."""
+        """Return a type with only the needed parts; a record read in part is named after its place."""
         steps = _steps(type_, wanted)
         if steps is None:
             is_scalar = not type_.bare.types
@@ -208,7 +208,7 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type that is read; times become Spark's types in values read whole, else numbers."""
+        """Return a type to read; times become Spark's types in values read whole, and numbers elsewhere."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
@@ -227,7 +227,7 @@ class _Document:
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types; the name of a named type is its purpose and number."""
+        """Return a type with its inner types; a named type's new name consists of its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):
@@ -242,7 +242,7 @@ class _Document:
 
 
 def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
-    """Return the parts of a named type; skipped types need no symbols, and no fields without bytes."""
+    """Return the parts of a named type; a skipped type needs no symbols, and no fields that take no bytes."""
     if type_.kind == "fixed":
         return {"size": type_.size}
     if type_.kind == "enum":

@@ -57,11 +57,11 @@ class AvroType:
     names    a record's field names, or an enum's symbols
     types    the types of a record's fields, a union's branches, or an array's or map's items
     logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
-    size     the bytes of a fixed
+    size     the size of a fixed, in bytes
     scale    the scale of a decimal; `digits` is the precision with which it is read
     nested   the nesting depth of records, arrays and maps
     nodes    the number of types inside this type, counting each use, and the type itself
-    least    the minimum size of a value in bytes; zero: values take no bytes
+    least    the minimum size of a value in bytes; zero if values take no bytes
     """
 
     kind: str
@@ -126,7 +126,7 @@ def type_of(text: str) -> AvroType:
 
 
 def named(name: str) -> str:
-    """Return a name formatted for a message: on one line, and truncated."""
+    """Return a name formatted for a message: on one line, and truncated if it is long."""
     return cut(name, _MOST_NAMED)
 
 
@@ -147,7 +147,7 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """Parses one schema. A type's name is known when its definition begins, and the type when it ends."""
+    """A schema's parser. A type's name is known when its definition begins, and the type when it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -186,7 +186,7 @@ class _Parser:
         return found
 
     def _begin(self, given: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Register a named type at its beginning; return its full name and namespace."""
+        """Register the name of a type whose definition begins; return its full name and namespace."""
         name, own = given.get("name"), given.get("namespace")
         if not isinstance(name, str):
             raise UnusableError(f"has a type without a name: {named(json.dumps(given))}")
@@ -275,10 +275,10 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 
 
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Return the precision and scale for reading a decimal; zeros if the type is not a decimal.
+    """Return the precision and scale for reading a decimal, or zeros if the type is not a decimal.
 
-    The precision is the greatest possible precision, because Spark truncates numbers with more digits than
-    their schema declares.
+    The schema's precision is replaced by the greatest possible one, because Spark truncates numbers that have
+    more digits than their schema declares.
     """
     precision, scale = given.get("precision"), given.get("scale", 0)
     if given.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:

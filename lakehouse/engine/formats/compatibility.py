@@ -1,8 +1,8 @@
 """Compare a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused because of it. Either the schema lacks a required
-field, or the field's type never matches the contract's type. A required field that the schema makes optional
-causes a warning, because only records without the field are refused.
+A field breaks the contract if every record would be refused because of it. This happens if the schema lacks a
+required field, or if the field's type never matches the contract's type. A required field that the schema
+makes optional causes a warning, because only records without the field are refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract, for all records (`breaks`) or for some (a warning)."""
+    """A conflict between a schema and a contract: it affects all records (`breaks`), or some (a warning)."""
 
     text: str
     breaks: bool = True
@@ -71,7 +71,7 @@ class _Found:
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return the conflicts between a source's contract and a schema; empty if there are no conflicts.
+    """Return the conflicts between a source's contract and a schema, if there are any.
 
     Raises ValueError for a schema that cannot be read.
     """
@@ -127,7 +127,7 @@ def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterat
 
 
 def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of an Avro schema; None if there is no such field."""
+    """Return the types at a path of an Avro schema, or None if there is no such field."""
     may_lack, type_ = root.is_nullable, root.bare
     for name in path:
         if type_.kind != "record" or name not in type_.names:
@@ -138,7 +138,7 @@ def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
 
 
 def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of a JSON Schema; None if there is no such property."""
+    """Return the types at a path of a JSON Schema, or None if there is no such property."""
     may_lack = False
     for name in path:
         if not isinstance(schema, dict) or name not in schema.get("properties", {}):
@@ -153,7 +153,7 @@ def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
 
 
 def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
-    """Yield the conflicts with a schema's first message; all of its fields may be absent."""
+    """Yield the conflicts with a schema's first message, in which every field may be absent."""
     descriptor = message_class(compiled(text), [0]).DESCRIPTOR
     for field in source.contract.fields:
         wanted = Wanted(field.column, field.path, field.type.value, field.required, field.scale)

@@ -1,6 +1,6 @@
 """Generate ODCS data contracts, and schemas for records that meet a stream's contract.
 
-Optional fields are nullable. The event time is nullable, too, because Kafka's timestamp can replace it. A
+Optional fields are nullable. The event time is nullable as well, because Kafka's timestamp can replace it. A
 JSON field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
 """
 
@@ -106,7 +106,7 @@ def is_required(node: Leaf | Tree) -> bool:
 
 
 def _avro(contract: Contract, name: str) -> dict[str, Any]:
-    taken = {name}  # record names are unique in the whole schema
+    taken = {name}  # record names must be unique in the whole schema
 
     def record(tree: Tree, name: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "fields": [one(*item) for item in tree.items()]}
@@ -186,14 +186,14 @@ def _require_json_names(names: Iterable[str]) -> None:
         in_json = re.sub(r"_+(.?)", lambda match: match[1].upper(), name)
         if in_json in found:
             raise SettingsError(
-                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}; json and "
-                "json-schema can"
+                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}; the "
+                "formats json and json-schema can"
             )
         found[in_json] = name
 
 
 def _type_name(name: str, taken: set[str]) -> str:
-    """Return an unused name for an object's type, and mark it as used."""
+    """Return an unused name for an object's type, and mark the name as used."""
     found, number = name.capitalize(), 2
     while found in taken:
         found, number = f"{name.capitalize()}_{number}", number + 1

@@ -1,8 +1,8 @@
 """Decode deletions' Avro keys to ids, with the writers' schemas.
 
-A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If its schema is not a
-record but, for example, "string" or "long", the key is read as a record with one field. Avro encodes both in
-the same way.
+A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If the key's schema is not
+a record but, for example, "string" or "long", the key is read as a record with one field, because Avro
+encodes a value and a record with only this value in the same way.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def _wrapped(schema: Registered) -> Registered:
 
 
 def _id() -> Column:
-    """Return the id of a key that is not refused; null if it is neither text nor an integer."""
+    """Return the id of a key that is not refused, or null if it is neither text nor an integer."""
     text, number = decoding.typed("text"), decoding.typed("number").cast("string")
     usable = F.coalesce(F.when(F.is_valid_utf8(text) & (text != ""), text), number)
     return F.when(F.col(decoding.REFUSED).isNull(), usable)
 
 
 def _refused(source: Source) -> Column:
-    """Return the reason against a key, quoting the key; null if there is none."""
+    """Return the reason for refusing a key, which quotes the key, or null if there is none."""
     first = F.get(decoding.REFUSED, 0)
     said = F.concat(
         F.lit("a deletion's key, "), shown_bytes(F.col("key")), F.lit(", as Avro: "), first["message"]

@@ -27,9 +27,9 @@ from lakehouse.engine.formats.protobuf_kinds import (
 Convert = Callable[[Any], Any]
 """Converts a message's value to the contract's type. Raises UnfitError."""
 Take = Callable[[FieldDescriptor], Convert | None]
-"""Returns the converter for a field's values; None if they cannot be converted."""
+"""Returns the converter for a field's values, or None if they cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Returns a field's values from messages (None if absent or unfit), and the errors by position."""
+"""Returns a field's values from messages (None if absent or unfit), and the errors, keyed by position."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
@@ -64,11 +64,11 @@ class Times:
 
 @dataclass(frozen=True)
 class Taken:
-    """The access to a field in messages of one type.
+    """Access to a field in messages of one type.
 
-    get      returns the values; None if the type has no suitable field
+    get      a function that returns the values, or None if the type has no suitable field
     is_there whether the type has, or may have, the field
-    is_open  whether only the record shows if the field exists: the path leads into a map, a Struct or an Any
+    is_open  whether only a record shows if the field exists, as with a path into a map, a Struct or an Any
     """
 
     get: Get | None
@@ -77,7 +77,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return the access to the field at a path; the field may be missing or have an unsuitable type."""
+    """Return access to the field at a path; the field may be missing or have an unsuitable type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -150,7 +150,7 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return a function that selects the converter from a field to the contract's type, or None.
+    """Return a function that finds a field's converter to the contract's type, or None if there is none.
 
     Text remains raw bytes. Without `json`, the values of JSON fields are not converted.
     """
@@ -195,7 +195,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return a function that selects the converter from a field to epoch microseconds, or None."""
+    """Return a function that finds a field's converter to epoch microseconds, or None if there is none."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:
@@ -240,7 +240,7 @@ def _decimal(text: str, scale: int | None) -> Decimal:
     if len(whole) > _MOST_DIGITS or (scale is None and len(places.rstrip("0")) > _MOST_PLACES):
         raise UnfitError
     to = Decimal(1).scaleb(-(_MOST_PLACES if scale is None else scale))
-    # Rounding half up needs only one digit after the kept digits.
+    # To round half up, only the first of the dropped digits is needed.
     rounded = Decimal(text[: text.find(".") + 2 + _MOST_PLACES] if places else text).quantize(
         to, context=_EXACT
     )

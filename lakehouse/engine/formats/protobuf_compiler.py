@@ -1,4 +1,4 @@
-"""Compile one schema's text in a separate program, so that a crash or a limit ends only this program.
+"""Compile one schema's text in a separate program, so that only this program ends at a crash or a limit.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 
@@ -46,7 +46,7 @@ def main(cpu_s: int, most_bytes: int) -> None:
 
 
 def _described(text: bytes) -> FileDescriptorProto | None:
-    """Decode a file descriptor in Base64; None for schema text, which has characters outside Base64."""
+    """Decode a Base64 file descriptor, or return None for schema text, which contains other characters."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(b"".join(text.split()), validate=True))
     except (binascii.Error, DecodeError):

@@ -40,7 +40,7 @@ from lakehouse.engine.formats.protobuf_kinds import (
 )
 
 EVENT_TIME = "event_time"
-"""The event time's column, and its type in this module."""
+"""The name of the event time's column, which is also the name of its type in this module."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
 _EXPECTED = {
     "string": "a string",
@@ -65,15 +65,15 @@ class _Node:
 
     @property
     def type(self) -> str:
-        """The type of the contract's field; empty if no field ends here."""
+        """The type of the contract's field, or empty if no field ends here."""
         return "" if self.leaf is None else self.leaf.type
 
 
 class Examined:
-    """Writes the JSON of messages of one type."""
+    """A writer of JSON for messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Accept the contract's fields, including the event time, and the access to each as a column."""
+        """Take the contract's fields, including the event time, and the access to each field as a column."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -84,20 +84,20 @@ class Examined:
                 node.leaf, node.is_column = one, taken.get is not None
 
     def body(self, message: Any) -> tuple[str, dict[Wanted, UnfitError]]:
-        """Return a message's JSON, and the errors that JSON cannot show, by field."""
+        """Return a message's JSON, and the errors that JSON cannot show, keyed by field."""
         body = _Body(self._json)
         return body.object(self._root, message, self._descriptor), body.unfit
 
 
 class _Body:
-    """Writes the JSON of one record."""
+    """A writer of the JSON of one record."""
 
     def __init__(self, json: JsonOf) -> None:
         self._json = json
         self.unfit: dict[Wanted, UnfitError] = {}
 
     def object(self, node: _Node, message: Any, descriptor: Descriptor) -> str:
-        """Return a message's fields below a node, as a JSON object."""
+        """Return the fields of a message that are below a node, as a JSON object."""
         entries = dict[str, Callable[[_Node], str]]()
         for name in node.below:
             one = named(descriptor, name)
@@ -192,7 +192,7 @@ def _text(type_: str, text: str) -> str:
     if type_ == "json":
         return "null" if text.strip(" \t\r\n") == "null" else "{}"
     if type_ == "decimal" and NUMBER.fullmatch(text):
-        # No valid decimal has so many digits. The last digit stands for the rest, which may not be zero.
+        # No valid decimal has so many digits. A final 1 stands for the rest, which may not all be zeros.
         return text if len(text) <= _LONGEST_NUMBER else f"{text[: _LONGEST_NUMBER - 1]}1"
     return quoted(text if type_ == "string" else text[:_LONGEST_TEXT])
 

@@ -73,9 +73,10 @@ Write = Callable[[_Out, Any], None]
 
 
 class JsonOf:
-    """Writes the values of a schema's fields.
+    """A writer of JSON for the values of a schema's fields.
 
-    `types` contains the schema's declared types, and `parsed` the types for parsing, with text as bytes.
+    `types` contains the schema's declared types, and `parsed` contains the types for parsing, in which text
+    is bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:

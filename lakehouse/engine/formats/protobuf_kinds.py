@@ -47,8 +47,9 @@ _MICROS, _NANOS = 1_000_000, 1_000_000_000
 class UnfitError(ValueError):
     """A value that its field does not allow.
 
-    rule, what   the dead letter's reason; `what` follows the field's name ("is not UTF-8"). If there is no
-    rule, the value can be written as JSON, and validating the JSON finds the reason.
+    rule  the rule in the dead letter's reason. If there is no rule, the value can be written as JSON, and
+          validating the JSON finds the reason
+    what  the message in the reason, without the field's name at its beginning, such as "is not UTF-8"
     """
 
     def __init__(self, rule: str | None = None, what: str = "") -> None:
@@ -81,7 +82,7 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
-    """Return the field with this name or JSON name; None if there is no such field."""
+    """Return the field with this name or JSON name, or None if there is no such field."""
     known = descriptor.fields_by_name.get(name)
     return known or next((one for one in descriptor.fields if one.json_name == name), None)
 
@@ -94,7 +95,7 @@ def value_of(field: FieldDescriptor) -> FieldDescriptor:
 
 
 def names_of_enum(field: FieldDescriptor) -> dict[int, str]:
-    """Return the names of an enum's values, by number."""
+    """Return the names of an enum's values, keyed by number."""
     values = {} if field.enum_type is None else field.enum_type.values_by_number
     return {number: value.name for number, value in values.items()}
 

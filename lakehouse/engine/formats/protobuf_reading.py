@@ -5,14 +5,15 @@ once. The contract's fields become typed columns, and a mask marks the records t
 within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON and examined as
 JSON.
 
-No record stops the reading: a failure becomes a reason against that record alone. To limit memory, records
-that would take more than 256 MiB once parsed are refused.
+No record stops the reading: a failure becomes a reason for refusing that record alone. To limit memory,
+records that would take more than 256 MiB once parsed are refused.
 
-A value identifies its message type by indexes: the outermost message's index in the schema's file, then an
-index in each outer message. The schema's id is followed by the number of indexes and by the indexes, as
-zigzag varints. A single zero means the first message. Older Confluent serializers (`use.deprecated.format`)
-write plain varints. If the numbers would be negative as zigzag, they are read in this format. All other data
-is read as zigzag, although `02 02` is ambiguous.
+A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
+index of each nested message in its outer message. The schema's id is followed by the number of indexes and by
+the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
+(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if a number would be
+negative as a zigzag varint. All others are read as zigzag varints, although some, such as `02 02`, could be
+either.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the beginning of the data, and their end; None if there are no indexes."""
+    """Return the indexes that the data begins with, and the position after them, or None without indexes."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -83,7 +84,7 @@ _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message",
 
 @dataclass
 class Reading:
-    """The wanted fields, and the schemas by id, as file descriptor sets with the schema's own file last."""
+    """The wanted fields, and file descriptor sets, keyed by schema id, with the schema's own file last."""
 
     wanted: tuple[Wanted, ...]
     times: Times
@@ -93,7 +94,7 @@ class Reading:
     _readers: dict[tuple[int, tuple[int, ...]], _Reader] = field(default_factory=dict)
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Return a struct of `type` for each value; null for a value that names none of the schemas."""
+        """Return a struct of `type` for each value, or null for a value that names none of the schemas."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         parts, order = list[pa.StructArray](), list[pa.Array]()
         for first, places in self._groups(values):
@@ -157,7 +158,7 @@ class Reading:
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
-        """Return the reader for the message type that a header names; None if there is no such type."""
+        """Return the reader for the message type that a header names, or None if there is no such type."""
         found = indexes_of(index)
         if found is None:
             return None
@@ -175,7 +176,7 @@ class Reading:
 
 
 class _Reader:
-    """Reads messages of one type."""
+    """A reader for messages of one type."""
 
     def __init__(self, reading: Reading, types: Types, declared: Descriptor, schema_id: int) -> None:
         self._reading, self._schema_id = reading, schema_id
@@ -195,7 +196,7 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs for records, which are given without their headers."""
+        """Return the structs for records, which are passed without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -263,7 +264,7 @@ class _Reader:
     def _to_examine(
         self, message: Message, unfit: Mapping[Wanted, UnfitError]
     ) -> tuple[str, list[dict[str, str]] | None]:
-        """Return a record as JSON, and the reasons against it that JSON does not show."""
+        """Return a record as JSON, and the reasons for refusing it that JSON does not show."""
         body, more = self._examined.body(message)
         reasons = [
             {"rule": why.rule, "column": one.column, "message": f"{one.name} {why.what}"}
@@ -275,7 +276,7 @@ class _Reader:
     def _is_proven(
         self, one: Wanted, column: Taken, array: pa.Array, unfit: Mapping[int, UnfitError]
     ) -> pa.Array:
-        """Return a mask of the records in which no reason can apply to this field."""
+        """Return a mask of the records for which this field's value is proven valid."""
         count = len(array)
         if column.get is None:
             return _all(count, is_so=not (one.required or column.is_there or len(one.path) > 1))
@@ -291,7 +292,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the accepted event times, and the errors in the other times by position."""
+        """Return the accepted event times, and the errors in all other times, keyed by position."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)
@@ -299,7 +300,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column, with null for absent and unfit values, and the errors by position."""
+    """Return a field's column, with null for absent and unfit values, and the errors, keyed by position."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}

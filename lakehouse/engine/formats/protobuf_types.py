@@ -48,7 +48,7 @@ class Types:
         self._copies = 0
 
     def message(self, index: Sequence[int]) -> Descriptor | None:
-        """Return a message's declared type by its indexes (at least one); None for an unknown message."""
+        """Return a message's declared type by its indexes (at least one), or None for an unknown message."""
         here, names = self._own.message_type, [self._own.package] if self._own.package else []
         for number in index:
             if not 0 <= number < len(here) or here[number].options.map_entry:
@@ -100,7 +100,7 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return a tree's fields by number, and all fields in the same oneofs, which unset each other."""
+    """Return a tree's fields, and all fields in the same oneofs (which unset each other), keyed by number."""
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:

@@ -1,8 +1,8 @@
 """The memory that a record takes once it is parsed.
 
 A nested message may take as little as two bytes in a record, but in memory it takes space for each of its
-type's fields. A record of one megabyte can therefore take gigabytes. Most types do not allow this. With types
-that do, large records are measured.
+type's fields. A record of one megabyte can therefore take gigabytes. Most message types do not allow records
+to grow that much. For types that do, large records are measured before they are parsed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _LARGE, _SMALL = 16, 8  # bytes of memory for a text field, and for any other field
 _EMPTY = 64  # bytes of memory for a message without fields
-_LEAST = 2  # bytes of a record for a nested message
+_LEAST = 2  # the fewest bytes that a nested message takes in a record
 _VARINT, _LENGTH, _BEGIN, _END = 0, 2, 3, 4  # how values are encoded
 _FIXED = {1: 8, 5: 4}
 _CONTINUES, _LONGEST = 0x80, 63
 
 
 def most_per_byte(parsed: Descriptor) -> float:
-    """Return the maximum bytes of memory per byte in a record, not counting the outermost message."""
+    """Return the maximum number of bytes of memory per byte of a record, except for the outermost message."""
     known, waiting = dict[str, Descriptor](), [parsed]
     while waiting:
         for one in waiting.pop().fields:
@@ -32,7 +32,7 @@ def most_per_byte(parsed: Descriptor) -> float:
 
 
 class Scale:
-    """Measures the memory that a parsed type's records take."""
+    """A scale that measures the memory that records of a parsed type take."""
 
     def __init__(self, parsed: Descriptor) -> None:
         self._parsed = parsed
@@ -63,7 +63,7 @@ class Scale:
     def _inner(
         self, body: bytes, place: int, end: int, parsed: Descriptor
     ) -> Iterator[tuple[int, int, Descriptor]]:
-        """Yield the messages in a message, each with its start and end; for a group, this range is empty."""
+        """Yield the messages in a message, each with its start and end; for a group, the two are equal."""
         groups: list[Descriptor | None] = [parsed]
         while place < end and groups:
             tag, place = _varint(body, place, end)
@@ -95,7 +95,7 @@ def _bytes_of(parsed: Descriptor) -> int:
 
 
 def _varint(body: bytes, place: int, end: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it."""
+    """Return the number that begins at a position, and the position after the number."""
     number = shift = 0
     while place < end:
         byte = body[place]

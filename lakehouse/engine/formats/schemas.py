@@ -1,4 +1,4 @@
-"""Schemas by the ids in records, fetched from the registry once and then stored.
+"""The schemas that records name by id, fetched from the registry once and then stored.
 
 An id always refers to the same schema, so each schema is stored in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`. A rebuild, a replay and an audit find it there without the registry. A
@@ -6,7 +6,8 @@ damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
 micro-batch requests new ids on one connection, and stops requesting after `MOST_MISSING` ids without a
-schema. Bytes that happen to look like ids therefore cost only a few requests, however many there are.
+schema. However many values begin with bytes that only look like an id, they therefore cost only a few
+requests.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ MOST_MISSING = 20
 MISSING_FOR_S = 60.0
 """The time, in seconds, before an id without a schema is requested again."""
 MOST_REMEMBERED = 1_000
-"""The maximum number of remembered ids without a schema. Beyond it, the oldest ids are requested again."""
+"""The maximum number of remembered ids without a schema. If there are more, the oldest are forgotten."""
 
 Schemas = Mapping[int, Registered]
-"""Schemas by id."""
+"""Schemas, keyed by id."""
 _FILE = re.compile(r"([1-9][0-9]*)\.json")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a lookup: schemas by id and, for ids without a schema, the registry's answers.
+    """The result of a lookup: schemas and, for ids without a schema, the registry's answers, keyed by id.
 
     An id that is in neither mapping was not looked up. `asked` is the number of requests.
     """
@@ -154,7 +155,7 @@ class SchemaStore:
         return frozenset(int(one[1]) for one in names if one is not None)
 
     def _read(self, spark: SparkSession, one: int) -> Registered | None:
-        """Return a stored schema; None if its file is damaged or has been removed."""
+        """Return a stored schema, or None if its file is damaged or has been removed."""
         try:
             return registered(json.loads(storage.read_text(spark, self._path(one))))
         except (OSError, Py4JError):

@@ -18,7 +18,7 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. A larger number means arbitrary bytes, not ids."""
+"""The maximum number of ids that one micro-batch looks up. If there are more, they are arbitrary bytes."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
@@ -56,7 +56,7 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the schema ids in records: known ids first, then by number of records.
+    """Return the schema ids in records: known ids first, then the others, the most frequent ids first.
 
     Only the first MOST_IDS are returned.
     """
@@ -79,7 +79,7 @@ def _id() -> Column:
 
 
 def not_framed() -> Column:
-    """Return an array of reasons against a value without a header; null for a value with a header."""
+    """Return the reasons for refusing a value without a header as an array, or null if it has a header."""
     message = with_value(
         "the value does not begin with a zero byte and a four-byte schema id",
         shown_bytes(F.col("value")),
@@ -88,14 +88,14 @@ def not_framed() -> Column:
 
 
 def refusal(rule: str, message: str) -> Column:
-    """Return an array of one reason."""
+    """Return an array with a single reason."""
     return F.array(reason(rule, None, F.lit(message)))
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons against a value; if its id is in `missing`, the message there replaces the reasons.
+    """Return the reasons for refusing a value. If its id is in `missing`, that message replaces the reasons.
 
-    An impossible id gets its own message. `refused` contains the reasons so far; null if there are none.
+    An impossible id gets its own message. `refused` contains the reasons so far, or null if there are none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
@@ -110,14 +110,14 @@ def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
 
 
 def unasked() -> Column:
-    """Return the reasons against a value whose schema was not looked up."""
+    """Return the reasons for refusing a value whose schema was not looked up."""
     why = ": too many other ids in the micro-batch have no schema; replay the record to look it up"
     message = F.concat(F.lit("schema "), _id(), F.lit(f" was not looked up{why}"))
     return F.array(reason("unknown_schema", None, message))
 
 
 def any_json(text: Column) -> Column:
-    """Return a JSON field that arrives as text: normalized if the text is JSON, otherwise unchanged.
+    """Return a JSON field that arrives as text: normalized if the text is JSON, or else unchanged.
 
     Avro and Protobuf have no other type for arbitrary values.
     """

@@ -2,12 +2,12 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
 Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when the
-record's micro-batch was written. If the clock has not passed the table's greatest `ingested_at`, the value is
-the greatest plus one microsecond. `ingested_at` therefore increases with each commit. The same commit
-records the value as the transaction `bronze.<table> landed`, in microseconds since 1970. Times are UTC. If
-Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and
-`raw_timestamp` contains the number. A rerun writes nothing twice, because the commit with the records also
-contains their end offsets.
+record's micro-batch was written. If the clock has not passed the table's greatest `ingested_at`, the new
+value is that greatest value plus one microsecond. `ingested_at` therefore increases with each commit. The
+same commit records the value as the transaction `bronze.<table> landed`, in microseconds since 1970. Times
+are UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null
+and `raw_timestamp` contains the number. A rerun writes nothing twice, because the commit with the records
+also contains their end offsets.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def landing_of(name: str, landed: int | None, now: datetime) -> Move:
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
-    """Return a topic's records as bronze rows that landed at the given time, UTC."""
+    """Return a topic's records as bronze rows that landed at the given time (UTC)."""
     landed = by_reference(F.lit(ingested_at), F.col("partition"))
     return _columns().of(records.withColumn("ingested_at", landed))
 
@@ -85,7 +85,7 @@ def _columns() -> Columns:
 
 
 class _Landing(Step):
-    """Appends micro-batches of a topic's records to its bronze table."""
+    """A step that appends micro-batches of a topic's records to its bronze table."""
 
     layer = "bronze"
 
@@ -108,7 +108,7 @@ class _Landing(Step):
         self._files = settings.spark.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
-        """Choose the next records from each partition; None if there are no unread records."""
+        """Choose the next records from each partition, or return None if there are no unread records."""
         taken = self._topic.next(self.limit)
         if taken is None:
             return None
@@ -123,7 +123,7 @@ class _Landing(Step):
         )
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the micro-batch's only record; None if it has more records."""
+        """Return the micro-batch's only record, or None if it has more records."""
         if batch.record is None:
             return None
         return Blamed(f"the record at {batch.record}", skipping(batch.record))
@@ -143,7 +143,8 @@ class _Landing(Step):
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
         """Append the records.
 
-        If Spark's source fails at a record, only earlier records are appended, or only the failing record.
+        If Spark's source fails on a record, append only the records before it or, if there are none, only
+        that record.
         """
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
@@ -162,7 +163,7 @@ class _Landing(Step):
         return self._append(again, now)
 
     def _landing(self, now: datetime) -> Move:
-        """Return the next landing. If another process lands records in the meantime, the commit is refused.
+        """Return the move for the next landing. The commit fails if another process has landed records since.
 
         A table without a recorded landing may contain another writer's rows, or be a restored version. In
         this case, the greatest `ingested_at` in its rows counts as the last landing.

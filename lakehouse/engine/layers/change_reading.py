@@ -17,7 +17,7 @@ from lakehouse.storage.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """The remaining changes when files are missing; `lost` is the last version whose changes are lost."""
+    """The remaining changes after files were removed; `lost` is the last version whose changes are lost."""
 
     part: Part
     feed: DataFrame
@@ -43,7 +43,7 @@ class ChangeReading:
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress; read first up to `ahead`, where a killed micro-batch ended."""
+        """Begin at the query's progress. First read only up to `ahead`, where a killed micro-batch ended."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -51,7 +51,7 @@ class ChangeReading:
         self._until = tables.version_of(self._spark, self._path)
 
     def next(self, *, max_bytes: int) -> Part | None:
-        """Return the next changes; None if there are none.
+        """Return the next changes, or None if there are none.
 
         Raises PositionError if the table was recreated, or was replaced by an older copy.
         """
@@ -88,10 +88,10 @@ class ChangeReading:
         return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
-        """Return all changes from the beginning of a part; None if no file is missing.
+        """Return all changes from the beginning of a part, or None if no file is missing.
 
-        Up to the last version with a missing file, the newest state of each row in the remaining files
-        replaces the changes. Deletions in these versions are unknown.
+        Up to the last version with a missing file, the changes are replaced by the newest state of each row
+        in the remaining files. Deletions up to that version are unknown.
         """
         spark, path, first = self._spark, self._path, part.first
         end = tables.version_of(spark, path) + 1

@@ -21,7 +21,7 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged; None if there are none, or if reading rows fails.
+    """Return the bronze rows that cannot be judged, or None if there are none or if reading the rows fails.
 
     Raises LakehouseError if validation has to wait for something, such as a schema registry.
     """
@@ -46,10 +46,10 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
 
 
 def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[OffsetRange]:
-    """Return the Kafka offsets of the rows that make `fails` true, in order; empty if no row is to blame.
+    """Return the Kafka offsets, in order, of the rows that make `fails` true; none if no row is to blame.
 
-    `rows` contain Kafka's coordinates and can be read repeatedly. `fails` returns whether processing some of
-    these rows fails. If processing fails even without rows, no row is to blame.
+    `rows` must include the Kafka coordinates and be safe to read more than once. `fails` returns whether
+    processing a subset of these rows fails. If processing an empty subset fails as well, no row is to blame.
     """
     if fails(rows.limit(0)):
         return []

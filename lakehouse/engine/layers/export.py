@@ -2,10 +2,11 @@
 
 Each micro-batch of the change feed sends the newest state of every changed row. A row goes first to the lead
 store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
-sent in the order of their versions, and within a version by table key. A deleted row is sent as a null value.
-A row that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink that
-has lost rows, or was unavailable or full, receives the rows again, but neither the lead nor other sinks wait
-for it. The lake records that a sink lacks rows, and the export's periodic work fails until they are written.
+sent in the order of their versions, and within a version in the order of their table keys. A deleted row is
+sent as a null value. A row that is too large for the lead goes only to the sinks and is recorded in
+ops.unsent_rows. A sink that has lost rows, or was unavailable or full, receives the rows again, but neither
+the lead nor other sinks wait for it. The lake records that a sink lacks rows, and the export's periodic work
+fails until these rows are written.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """A micro-batch's counts of all rows, rows sent to the lead and refused rows; `seconds` are by store."""
+    """The numbers of rows in a micro-batch (all, sent to the lead, refused); `seconds` is keyed by store."""
 
     rows: int = 0
     sent: int = 0
@@ -74,7 +75,7 @@ class _Done:
 
 
 class _Export(Step):
-    """Sends the changes of one gold table, and periodically refills sinks that lack rows."""
+    """A step that sends the changes of one gold table, and periodically refills sinks that lack rows."""
 
     layer = "export"
 
@@ -90,7 +91,7 @@ class _Export(Step):
         self.ticker = self
         self._lake = lake
         self._table = table
-        self._source = f"gold.{made_by.name}"  # its micro-batches fill this table, too
+        self._source = f"gold.{made_by.name}"  # whose micro-batches also fill this table
         self._path = lake.ensure_source(gold.spec(table))
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
@@ -108,7 +109,7 @@ class _Export(Step):
         self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes; None if there are none."""
+        """Choose the next changes, or return None if there are none."""
         part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
         if part is None:
             return None

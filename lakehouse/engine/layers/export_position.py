@@ -36,7 +36,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Noted:
-    """The recorded progress of the export from the table at `path` to a topic (None: no topic).
+    """The recorded progress of the export of the table at `path` to a topic (None: no topic).
 
     `table` is the table's qualified name, `in_topic` is the progress recorded in the topic, and `sliced` is
     the last micro-batch that was sent in slices.
@@ -75,7 +75,7 @@ class Noted:
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the topic's progress; None if it belongs to another table and all rows may be resent."""
+        """Return the topic's progress, or None if it belongs to another table and all rows may be resent."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -83,14 +83,14 @@ class Noted:
         return None
 
     def _of_lake(self) -> Progress | None:
-        """Return the progress recorded in the lake; None if it belongs to another table."""
+        """Return the progress recorded in the lake, or None if it belongs to another table."""
         noted = sent.noted(self.spark, self.path, self.topic)
         return noted if noted is not None and self._is_this(noted) else None
 
     def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
-        """Return the point where a copy continues. One micro-batch covers all changes since the copying.
+        """Return the point where a copy continues: one micro-batch covers all changes since it was copied.
 
-        The original may have sent newer states of the rows than the copy's first versions contain. Other
+        The original may have sent newer states of the rows than the copy's first new versions contain. Other
         stores contain the rows with the original's versions, so they receive all rows again, as a new
         generation.
         """
@@ -127,5 +127,5 @@ class Noted:
             )
         return PositionError(
             f"rows of {self.table} were sent by the lake that this one is a copy of. Run `lakehouse run all "
-            "--adopt`, which lets no row revert to an older version (docs/backups.md)"
+            "--adopt`, which keeps rows from reverting to older versions (docs/backups.md)"
         )

@@ -19,9 +19,9 @@ from lakehouse.streams.contract import OWN_TIME
 class Facts:
     """The row counts of a judged micro-batch, and its time bounds in microseconds (None if unknown).
 
-    `dead` counts the refused rows, and `closed` counts those whose letters are closed. `own_us` is the sound
-    records' greatest own time, and `least_us` is their earliest event time. All records landed between
-    `first_us` and `landed_us`.
+    `dead` counts the refused rows, and `closed` counts those whose letters are closed. `own_us` is the
+    greatest own time of the sound records, and `least_us` is the earliest event time of the same records. All
+    records landed between `first_us` and `landed_us`.
     """
 
     rows: int

@@ -17,12 +17,12 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # the maximum number that each addition sorts again
+_RECENT = 200_000  # the maximum number of fingerprints that each addition sorts again
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """A collection of fingerprints, maybe with duplicates. It keeps the given array and sorts it in place."""
+    """Fingerprints, possibly with duplicates. The given array is not copied, but sorted in place."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed

@@ -38,8 +38,8 @@ class Facts:
     """Facts about a micro-batch's partials.
 
     `rows` counts the clean rows. `reached` is the greatest event time, `first` and `last` are the first and
-    last time, and `hours` are the hours in between that have rows. Times are UTC. They are None if there are
-    no rows, or if the table has no such times.
+    last time, and `hours` are the hours in between that have rows. Times are UTC. Each time is None if there
+    are no rows, or if the table has no such time.
     """
 
     rows: int
@@ -73,7 +73,8 @@ class Given:
     """A fold's input besides the partials and the current rows.
 
     `front` is the greatest event time that was merged before, UTC. `left` contains the keys of rows that
-    silver has lost or changed. Both are None if there are none.
+    silver has lost or changed. `front` is None if nothing was merged before, and `left` is None if there are
+    no such rows.
     """
 
     facts: Facts
@@ -84,7 +85,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Folded:
-    """New and changed rows, the partials behind them, and the recomputed keys (None if there are none)."""
+    """New and changed rows, the partials that they result from, and the recomputed keys (None: no keys)."""
 
     rows: DataFrame
     partials: DataFrame
@@ -120,7 +121,7 @@ def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: 
     """Return the keys whose rows in a side table may have to be deleted.
 
     Without such keys, the side table's new rows are simply upserted. `is_again`: an earlier attempt wrote the
-    side table but not the main table, which may have changed since.
+    side table but not the main table, and the main table may have changed since then.
     """
     found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
     return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
@@ -141,7 +142,7 @@ def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequ
 
 
 def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
-    """Return a condition for the rows that the micro-batch may change; None for all rows.
+    """Return a condition for the rows that the micro-batch may change, or None for all rows.
 
     The condition only serves to skip files, because the fold checks the rows again. If a few late records are
     far from the other records, the hours in between are skipped. Unless `exactly` is set, times are rounded
@@ -192,7 +193,7 @@ def _due(table: GoldTable, progress: EventTimeProgress) -> Near:
 def _to_recompute(
     table: GoldTable, partials: DataFrame, current: DataFrame, given: Given
 ) -> DataFrame | None:
-    """Return the keys of rows to recompute from silver; None if there are none."""
+    """Return the keys of rows to recompute from silver, or None if there are none."""
     keys, found = list(table.keys), [] if given.left is None else [given.left]
     if table.needs_recompute is not None and _may_need_recompute(table, given):
         found.append(table.needs_recompute(partials, current).select(*keys))
@@ -200,10 +201,10 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return, without reading the table, whether some rows may need more than partials to be updated."""
+    """Return, without reading the table, whether partials alone may be insufficient to update some rows."""
     if table.state is None or given.facts.first is None:
         return True
-    # Compare with the front itself, because the front clears state, not the grace.
+    # Compare with the front itself, not with the front minus the grace, because the front clears state.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
     return unsettled_from is None or given.facts.first <= unsettled_from
 
@@ -213,7 +214,7 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Evaluate the rows now, and return them from the driver's JVM; None if there are no rows.
+    """Evaluate the rows and keep the result in the driver's JVM; return None if there are no rows.
 
     Timestamps are kept as numbers, because one hour each autumn is ambiguous in a local time.
     """

@@ -1,9 +1,9 @@
 """Records that arrive after retention has removed rows or letters with their id, or rows from their period.
 
 Gold, topics and stores still contain the removed rows' contribution. A later record must not correct, delete
-or repeat these rows, so it becomes an open letter, `retained` or `late`. For an id that was deleted before
-retention ran, the greatest deleted sequence (the bar) is known. Records up to the bar are `retained`. Newer
-records are compared as if the id's letters still existed.
+or repeat these rows, so it becomes an open letter with the rule `retained` or `late`. For an id that was
+deleted before retention ran, the greatest deleted sequence (the bar) is known. Records up to the bar are
+`retained`. Newer records are compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Frozen:
         return found
 
     def closing(self, judged: DataFrame, standing: DataFrame | None = None) -> DataFrame | None:
-        """Return judged records with IS_CLOSED and reasons for being too late; None if nothing was removed.
+        """Add IS_CLOSED and reasons for lateness to judged records, or return None if nothing was removed.
 
-        `standing` are earlier silver rows with the same ids; None if there are none.
+        `standing` contains earlier silver rows with the same ids; it is None if there are none.
         """
         if self._closed is None and not len(self._ids):
             return None
@@ -86,7 +86,7 @@ class Frozen:
         """Return letters and replacements for letters that retention has removed, with the columns LETTERS.
 
         A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
-        deletion without a sequence, and a version that these two have deleted.
+        deletion without a sequence, and a version of the record that these deletions removed.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters

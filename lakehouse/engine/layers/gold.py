@@ -64,7 +64,7 @@ def steps(
 
 
 class _Merging(TableStep):
-    """Merges micro-batches of clean rows into a gold table and its side tables."""
+    """A step that merges micro-batches of clean rows into a gold table and its side tables."""
 
     def __init__(
         self, lake: Lake, stream: Stream, table: GoldTable, max_bytes: int, *, notice: Callable[[str], None]
@@ -93,8 +93,9 @@ class _Merging(TableStep):
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than the current end.
 
-        In a catch-up, the idle time counts from the table's last micro-batch, so the run need not wait. In a
-        live run, it counts from the run's start, because records that were sent earlier may still be unread.
+        In a catch-up, a table's idle time is measured from its last micro-batch, so the run need not wait. In
+        a live run, it is measured from the run's start, because records that were sent earlier may still be
+        unread.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
@@ -124,12 +125,12 @@ def _tell_foreign(
 
 
 class _Ticker:
-    """Closes the rows that are due by the wall clock.
+    """Periodic work that closes the rows that are due by the wall clock.
 
     The merge reports when its rows are due. A rebuild or a user's statement can add other rows, so the ticker
-    checks again whenever the table's version has changed. In a table with an EventClock, it leaves rows alone
-    until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks use at
-    most a third of the time.
+    checks again whenever the table's version has changed. In a table with an EventClock, the ticker leaves
+    rows alone until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks
+    use at most a third of the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
@@ -138,7 +139,7 @@ class _Ticker:
         self._path = path
         self._clock = clock.when_idle if isinstance(clock, EventClock) else clock
         self._idle_after = clock.idle_after if isinstance(clock, EventClock) else timedelta(0)
-        self._looked: float | None = None  # by a monotonic clock, like the next attribute
+        self._looked: float | None = None  # by a monotonic clock, as is the next attribute
         self._rests_until = 0.0
         self._version = -1
 

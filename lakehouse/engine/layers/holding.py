@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Source
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
-    """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits, too.
+    """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits as well.
 
     This is necessary because the outcome for an id depends on all its records. Raises TableError while
     another process holds the letters or silver.

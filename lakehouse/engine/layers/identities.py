@@ -2,8 +2,8 @@
 
 Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
 in the transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of
-ids in memory only show which records need no lookup. Nearly all records need none. The fingerprints are
-loaded from silver and its letters when the step is created, and updated from later commits.
+ids in memory only show which records need no lookup, which is true of nearly all records. The fingerprints
+are loaded from silver and its letters when the step is created, and updated from later commits.
 
 A micro-batch first writes its letters. They include letters for rows that it removes from silver, and changes
 to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the retry
@@ -73,7 +73,7 @@ ACCEPTED = "accepted"
 """The status of a record without a letter."""
 
 _MORE = 1.25  # the oldest fingerprints are dropped above this multiple of the limit
-_SCANNED_ROWS = 300_000  # no generated code up to this many: it saves 1 us per row but costs 0.3 s
+_SCANNED_ROWS = 300_000  # up to this many rows, no code is generated: it saves 1 us per row but costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
@@ -84,9 +84,9 @@ class Settled:
     """Judged records with their reasons, after comparison with the other records that share their ids.
 
     For each record with an id, `seen` contains its fingerprint (`packed`), its letter's status or ACCEPTED
-    (`status`), and `deletes`. `removed` are the rows to remove from silver, with reasons and ids. `changed`
-    are the letters to change, with reasons. Both are None if empty. `near` are the commit's files that may
-    contain the rows.
+    (`status`), and whether it is a deletion (`deletes`). `removed` contains the rows to remove from silver,
+    with reasons and ids, and `changed` contains the letters to change, with reasons. Each is None if there
+    are no such rows or letters. `near` contains the files that may contain the rows to remove.
     """
 
     rows: DataFrame
@@ -100,7 +100,7 @@ class Identities:
     """The known ids in a source's silver table, from the table at `clean` and the letters at `dead`.
 
     `most` limits the fingerprints in memory. Above the limit, only the newest days' fingerprints are kept.
-    Older records are then looked up in silver; for a source with `sequence_by`, all records are.
+    Older records are then looked up in silver; for a source with `sequence_by`, all records are looked up.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return a condition for silver rows that may have a suspect's id; None if any row may."""
+        """Return a condition for silver rows that may have a suspect's id, or None if any row may."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
@@ -260,7 +260,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows from the newest days, about this share of all rows."""
+        """Keep the rows from the newest days, which are about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -315,7 +315,7 @@ def _numbers(packed: DataFrame) -> Packed:
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system; allocators would otherwise keep it after loading many ids."""
+    """Return freed memory to the system, because allocators would keep it after many ids were loaded."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -30,7 +30,7 @@ _MOST_RANGES = 100  # offset ranges in one condition
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records; each field is None if there are no such decisions.
+    """Decisions about records. A field is None if it contains no decisions.
 
     new       letters (`to_dead_letters`) for records that may already have a letter
     changed   coordinates of existing letters, with their new `reasons`
@@ -45,8 +45,8 @@ class Verdicts:
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
     """Insert and change letters and record the moves, in one commit; return the number of letters.
 
-    A rerun writes no letters. A discarded or resent letter remains unchanged. The frames are read twice, so
-    they should be persisted.
+    A rerun writes no letters. A discarded or resent letter remains unchanged. The frames in `verdicts` are
+    read twice, so they should be persisted.
     """
     frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
     spark, where = frames[0].sparkSession, F.lit(False)
@@ -73,7 +73,8 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
     """Select letters of records that the query had processed by a version of silver (None: the newest).
 
-    A micro-batch writes its letters before its rows, so call this before reading the letters.
+    A micro-batch writes its letters before its rows, so this function must be called before the letters are
+    read.
     """
     noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
     landed = fronts.Progress.noted_in(noted, query).landed
@@ -83,7 +84,7 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Exclude letters for rows that a version of silver still contains but that are about to be removed.
+    """Exclude letters for rows that this version of silver still contains but that are about to be removed.
 
     The micro-batch that removes these rows has written its letters but not yet its rows. `letters` are the
     query's letters, read after that version. `bronze`, `clean` and `dead` are paths.

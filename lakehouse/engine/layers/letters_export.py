@@ -34,7 +34,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return the factory for the step that sends the stream's dead letters; empty if no topic is set."""
+    """Return a list with the factory for the step that sends a stream's dead letters, if a topic is set."""
     if not settings.kafka.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
@@ -52,7 +52,7 @@ def note_name(stream: Stream, topic: str) -> str:
 
 
 class _LettersExport(Step):
-    """Sends a stream's letters to the dead-letter topic."""
+    """A step that sends a stream's letters to the dead-letter topic."""
 
     layer = "export"
 
@@ -77,7 +77,7 @@ class _LettersExport(Step):
         self._part: Part | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes to the table; None if there are none."""
+        """Choose the next changes to the table, or return None if there are none."""
         self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None

@@ -53,8 +53,8 @@ from lakehouse.streams.definition import (
 class _Input:
     """A merge's input: a micro-batch, its partials, and the fold's other input.
 
-    `moves` are the positions that the table must record. `beside` contains each side table's positions, by
-    table name; None for a side table that has already recorded them.
+    `moves` are the moves that the table must record. `beside` contains each side table's moves, keyed by
+    table name, or None for a side table that has already recorded them.
     """
 
     partials: DataFrame
@@ -65,12 +65,12 @@ class _Input:
 
 
 class Merge:
-    """Merges micro-batches into a gold table and its side tables.
+    """The merge of micro-batches into a gold table and its side tables.
 
     `next_due` is the earliest time at which the wall clock changes a row; None means never. The ticker's
     first check sets it, and every write updates it. With an EventClock, the wall clock has no effect until
     the table is idle, that is, until enough time has passed since the last merge at `merged_at` (UTC; None if
-    unknown). Then the table is checked again.
+    unknown). Once the table is idle, it is checked again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -166,7 +166,7 @@ class Merge:
         return finality.progress(before, front, clock), finality.moves(before, clock)
 
     def _front(self, spark: SparkSession) -> datetime | None:
-        """Return the greatest event time merged; None if there is no EventClock or nothing was merged."""
+        """Return the greatest event time merged, or None if there is no EventClock or nothing was merged."""
         return None if self._merged is None else self._merged.value(spark)
 
     def _finality_of(self, spark: SparkSession, clock: EventClock) -> Finality:
@@ -220,7 +220,7 @@ class Merge:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return the number of rows, and the time when the wall clock first changes a row; None for never."""
+        """Return the number of rows, and the time when the wall clock first changes a row (None: never)."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None

@@ -38,7 +38,7 @@ class Moved:
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
-        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert: `TableStep` sets only these two
+        is_gone = F.col(CHANGE_TYPE) == "delete"  # otherwise "insert": `TableStep` sets only these two types
         bare = rows.drop(CHANGE_TYPE)
         partials = table.preaggregate(bare.where(~is_gone)).persist()
         left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
@@ -56,8 +56,8 @@ def made_anew(
 ) -> DataFrame:
     """Compute the keys' partials from all silver rows up to the micro-batch's end.
 
-    Later micro-batches add later rows. With `in_windows`, only rows in the keys' windows are read, if the
-    table has windows. The session then remains set to execute for many rows.
+    Later rows are left to later micro-batches. With `in_windows`, if the table has windows, only rows in the
+    keys' windows are read. Afterwards, the session remains configured for many rows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     execute_for(spark, few=False)
@@ -99,12 +99,12 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
 
 
 def wall_clock_of(table: MergedTable) -> WallClock | None:
-    """Return the wall clock that closes the table's rows; None if there is none."""
+    """Return the wall clock that closes the table's rows, or None if there is none."""
     return table.wall_clock if isinstance(table, GoldTable) else None
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the silver rows in the keys' windows; all rows if the table has no windows."""
+    """Select the silver rows in the keys' windows, or all rows if the table has no windows."""
     if table.window_s is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()

@@ -117,12 +117,12 @@ def paths_of(lake: Lake, source: Source) -> Paths:
 
 
 def query_name(source: Source) -> str:
-    """Return the name of the query that fills a source's silver table; it is also its letters' `job`."""
+    """Return the name of the query that fills a source's silver table; its letters record it as `job`."""
     return f"silver.{source.table}"
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin for a source's letters, written at `now` (UTC) in a micro-batch, if one is given."""
+    """Return the origin for a source's letters, written at `now` (UTC) and, if given, in a micro-batch."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -134,7 +134,7 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return the landing times of all records with rows or letters, and the own times of sound records.
+    """Return the landing times of all records that have rows or letters, and sound records' own times.
 
     A sound record is valid on its own, regardless of other records. A record that is no longer a row has a
     letter, which stores the record's own time. `where` selects records by their coordinates; None means all.
@@ -178,14 +178,14 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Done:
-    """The rows and result to pass on, and the persisted rows behind them."""
+    """The rows and the result to pass on, and the persisted frame that the rows come from."""
 
     passed: Passed
     rows: DataFrame
 
 
 class _Cleaning(TableStep):
-    """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
+    """A step that judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
     def __init__(
         self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, permitted: Permitted
@@ -251,7 +251,7 @@ class _Cleaning(TableStep):
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that make validation fail; None if there are none, or if reading them fails."""
+        """Return the records that make validation fail, or None if there are none or reading them fails."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
@@ -381,7 +381,7 @@ class _Cleaning(TableStep):
         return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return the moves for a commit to silver; they require that lateness and front are unchanged."""
+        """Return the moves for a commit to silver, which require an unchanged lateness and front."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
@@ -417,8 +417,8 @@ class _Cleaning(TableStep):
     def _change_lateness(self) -> bool:
         """Record the allowed lateness from the next micro-batch on; return whether that was possible.
 
-        It is impossible while silver still reads its initial files, because the records judged so far are
-        then not a range of offsets.
+        This is not possible while silver still reads its initial files, because the records judged so far do
+        not yet form a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)

@@ -1,7 +1,7 @@
 """The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
 
-A step records its progress in the table that it fills (`lakehouse.engine.progress`), and a new step needs
-nothing else. After a failure, a step is therefore discarded and recreated.
+A step records its progress in the table that it fills (`lakehouse.engine.progress`), and a new step needs no
+other state. After a failure, a step is therefore discarded and recreated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """The run options that the run's steps use.
+    """The options of a run that its steps use.
 
     - `allow` lists the actions that are not refused.
     - `skip` lists the records that bronze does not read; if they have already landed, silver refuses them.
@@ -73,11 +73,11 @@ class BatchResult:
 class Batch:
     """A micro-batch that has been chosen but not yet written.
 
-    `count` is the number of rows; None if unknown before reading. `number` is the filled table's version
+    `count` is the number of rows, or None if unknown before reading. `number` is the filled table's version
     after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows, and
     `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads`
     describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch
-    cannot be split. `record` is the place of the only Kafka record; None if there are more records.
+    cannot be split. `record` is the place of the only Kafka record, or None if there are more records.
     """
 
     rows: DataFrame
@@ -92,7 +92,7 @@ class Batch:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier attempt wrote a part of the micro-batch."""
+        """Whether an earlier attempt wrote part of the micro-batch."""
         return None in self.beside
 
 
@@ -119,11 +119,11 @@ class Ticker(Protocol):
         """Return whether there may be work, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do the work; a second call finds none. Must not run concurrently with the step's micro-batches."""
+        """Do the work; a second call finds none left. Must not run during the step's micro-batches."""
 
 
 class Gate(Protocol):
-    """Decides whether a stream's gold may be exported."""
+    """The check that decides whether a stream's gold may be exported."""
 
     def check(self, stream: Stream, now: datetime) -> bool:
         """Check the current state of the stream's gold tables, and return whether they may be exported."""
@@ -132,10 +132,10 @@ class Gate(Protocol):
 class Step(ABC):
     """A layer's work on one table, or one export.
 
-    `fills` is the name of the table that the step fills, layer.table; None for an export. `merge_every_s` is
-    the time that input may wait in a live run. `passes_on`: a later step reads the rows from memory. `limit`
-    is a micro-batch's maximum size, in records for bronze and in file bytes for the other layers; None means
-    the limit in the settings. Times are UTC.
+    `fills` is the name of the table that the step fills, layer.table, or None for an export. `merge_every_s`
+    is the time that input may wait in a live run. `passes_on`: a later step reads the rows from memory.
+    `limit` is a micro-batch's maximum size, in records for bronze and in file bytes for the other layers;
+    None means the limit in the settings. Times are UTC.
     """
 
     layer: LayerName
@@ -148,10 +148,10 @@ class Step(ABC):
 
     @abstractmethod
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; None if there is no input.
+        """Choose the next micro-batch, or return None if there is no input.
 
-        `handed` contains rows in memory, by the name of the table to which they were just appended. Raises
-        PositionError if the source does not match the recorded position.
+        `handed` contains rows in memory, keyed by the name of the table to which they were just appended.
+        Raises PositionError if the source does not match the recorded position.
         """
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Step(ABC):
         """Read no further than the current end, except in tables `filled` by this run's other steps."""
 
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
-        """Return the records that make a micro-batch fail; None if unknown.
+        """Return the records that make a micro-batch fail, or None if unknown.
 
         May process parts of the micro-batch to find them, but writes nothing.
         """
@@ -196,7 +196,7 @@ class TableStep(Step):
         self._last: Taken | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; None if there is no input.
+        """Choose the next micro-batch, or return None if there is no input.
 
         Raises PositionError if another process has filled the table since the last micro-batch, because this
         step's knowledge of the table, such as its watermark, is then out of date.
@@ -206,7 +206,8 @@ class TableStep(Step):
             return None
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
             raise PositionError(
-                f"{self.name} has continued in another process that runs the same layer. Stop one of them"
+                f"{self.name} has continued in another process, which is running the same layer; stop one of "
+                "the processes"
             )
         self._last = taken
         return self._batch(taken)

@@ -1,10 +1,10 @@
 """A topic that bronze reads, and the offsets read so far, as recorded in bronze's table.
 
-If the two do not match, the step is refused with the cause and a remedy. Possible causes are that the topic
-was deleted and recreated, that offsets went backwards, or that Kafka dropped records before they landed. If
-the user allows such a loss, it is recorded in ops.data_losses and skipped, as are records that the user wants
-to skip. Records that Spark's source cannot read are read separately, in the driver
-(`lakehouse.storage.spark.kafka_source`).
+If the topic does not match the recorded offsets, the step fails with a message that names the cause and a
+remedy. Possible causes are that the topic was deleted and recreated, that offsets went backwards, or that
+Kafka dropped records before they landed. If the user allows such a loss, it is recorded in ops.data_losses
+and skipped, as are records that the user wants to skip. Records that Spark's source cannot read are read
+separately, in the driver (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PARTS_OF_HEAP = 8
 class TakenRecords:
     """Records between two offsets in each partition; `records` is their maximum number.
 
-    `record` is the place of the only record; None if there are more records.
+    `record` is the place of the only record, or None if there are more records.
     """
 
     rows: DataFrame
@@ -87,12 +87,12 @@ class TopicReading:
         self._permitted = permitted
         self._start = start
         self._until: Offsets | None = None
-        self._apart = dict[int, int]()  # where separate reads begin, by partition
+        self._apart = dict[int, int]()  # where separate reads begin, keyed by partition
         self._looker, self._ids = OffsetLooker(access, topic), IdLooker(access, topic)
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, up to `max_records` and the limit; None if there are none.
+        """Return the next records, up to `max_records` and the limit, or None if there are none.
 
         Their estimated size in memory is at most about `max_bytes` or an eighth of the heap, whichever is
         less. Raises PositionError if the topic does not match the recorded offsets or was recreated since the
@@ -130,13 +130,13 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges; None if there are more records."""
+        """Return the place of the only record in the ranges, or None if there are more records."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read a failing record separately from now on; return whether Spark's source failed at a record.
+        """Read a failing record separately from now on; return whether Spark's source failed on a record.
 
         Raises AccessDeniedError if the source failed because reading the topic is not permitted.
         """
@@ -210,7 +210,7 @@ class TopicReading:
         self._ids.close()
 
     def _identified(self) -> str | None:
-        """Return the topic's name as a source; None if the topic does not exist yet.
+        """Return the topic's name as a source, or None if the topic does not exist yet.
 
         Raises PositionError if it is not the topic that the table was filled from.
         """
@@ -267,7 +267,7 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Record the offsets at which the user chose to begin, before reading any record, and return them.
+        """Record the offsets at which the user chose to begin, before any record is read, and return them.
 
         A second start continues from these offsets, even if no record arrived in between.
         """
@@ -296,7 +296,7 @@ class TopicReading:
     def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
         """Skip the records that the user wants to skip; return the partitions in which a skip was due.
 
-        Updates both arguments: first offsets move past the records, and ends stop before them.
+        Updates both arguments: `first` moves past the records to skip, and `ends` stops before them.
         """
         passed = set[int]()
         for one in sorted(self._permitted.skip, key=lambda one: one.first_offset):

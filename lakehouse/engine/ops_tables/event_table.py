@@ -1,8 +1,8 @@
 """ops.events: the pipeline's event log; every process appends to it, and it can be read without Spark.
 
 Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is UTC,
-in microseconds, by the clock of the process's host. Rows are only appended. A batch is written once, even if
-an attempt fails after writing it.
+in microseconds, by the clock of the process's host. Rows are only appended. A batch of events is written
+once, even if it is retried because an attempt failed after writing it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per 
 
 @contextmanager
 def recorded(lake: str, actor: str) -> Iterator[None]:
-    """Write the events in the block, and an exception that ends the block, to ops.events.
+    """Write events from the block, and an exception that ends the block, to ops.events.
 
     If the table cannot be written, a warning goes to standard error, and the block continues.
     """
@@ -55,7 +55,7 @@ def recorded(lake: str, actor: str) -> Iterator[None]:
 
 
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Append events; with `again`, omit events that a failed attempt has already written."""
+    """Append events; with `again`, omit the events that a failed attempt has already written."""
     if again:
         earliest = min(event.at for event in events)
         there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
@@ -76,8 +76,8 @@ def newest(
     """Return the newest events of these kinds and streams (none given: all), oldest first.
 
     With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time.
-    `before` is an event's time and id, and only events before that event are returned. Only necessary files
-    are read. Raises TableError if the table cannot be read.
+    `before` is an event's time and id, and only events before that event are returned. Only files that may
+    contain such events are read. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):
@@ -97,7 +97,7 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge small files, and return a message about the result; None if there are as many files as before.
+    """Merge small files, and return a message about the result, or None if the number of files is the same.
 
     A failure is reported on standard error; no events are lost.
     """

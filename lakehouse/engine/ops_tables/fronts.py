@@ -24,12 +24,12 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column in `before_landings`: the front before the landing time, UTC; null if there is none."""
+"""A column in `before_landings`: the front before the landing time, UTC, or null if there is none."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress recorded in a silver table's commits, in microseconds; None if not recorded."""
+    """The progress recorded in a silver table's commits, in microseconds; a time is None if not recorded."""
 
     table: str
     front_us: int | None
@@ -42,16 +42,16 @@ class Progress:
 
     @property
     def front(self) -> datetime | None:
-        """The greatest own event time of processed valid records, UTC; None if there are none."""
+        """The greatest own event time of processed valid records, UTC, or None if there are none."""
         return None if self.front_us is None else from_micros(self.front_us)
 
     @property
     def landed(self) -> datetime | None:
-        """The greatest landing time of processed records, UTC; None if there are none."""
+        """The greatest landing time of processed records, UTC, or None if there are none."""
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return the progress after a micro-batch with these greatest times (None: unknown)."""
+        """Return the progress after a micro-batch whose greatest times are these (None: unknown)."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
@@ -63,14 +63,14 @@ class Progress:
 
 
 def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
-    """Return each row's landing time and, if the row is valid, its own event time; otherwise null."""
+    """Return each row's landing time and its own event time, which is null unless the row is valid."""
     return rows.select("ingested_at", F.when(is_sound, F.col(OWN_TIME)).alias(OWN_TIME))
 
 
 def before_landings(times: DataFrame, front: datetime | None) -> DataFrame:
     """Return the front before each landing time, given the own event times of valid records.
 
-    `front` (UTC) is the front before the first landing; None if there is none. Grain: one row per landing
+    `front` (UTC) is the front before the first landing, or None if there is none. Grain: one row per landing
     time; key: `ingested_at`.
     """
     each = times.groupBy("ingested_at").agg(F.max(OWN_TIME).alias("_own"))

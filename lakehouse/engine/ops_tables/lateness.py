@@ -2,8 +2,8 @@
 
 Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is the allowed
 lateness behind the front, null for unlimited, as in a backfill. `begins` contains, for each partition, the
-first offset that the row applies to. In partitions without an entry, the row applies to all records. `before`
-is the previous row's number. It is null in a table's first row, because the initial value is a table
+first offset that the row applies to. In a partition without an entry, the row applies to all records.
+`before` is the previous row's number. It is null in a table's first row, because the initial value is a table
 property.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
@@ -12,8 +12,8 @@ before the first record that it applies to:
     silver.metrics_events lateness              1795723989203000   the number of the row
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit requires that number, so a process that uses any other row is refused. If no commit names a
-row, a killed process left it behind, and it is ignored.
+Every later commit requires that number, so a process that uses any other row is refused. A row that no commit
+names was left behind by a killed process, and is ignored.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Allowance:
     number: int | None = None
 
     def is_for(self) -> Column:
-        """Return a condition on records' coordinates: at or after the first offset in their partition."""
+        """Return the condition that a record is at or after the first offset in its partition."""
         is_named = [
             ((F.col("topic") == topic) & (F.col("partition") == partition), F.col("offset") >= first)
             for (topic, partition), first in sorted(self.begins.items())
@@ -103,7 +103,7 @@ class Lateness:
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
-        """Return each record's watermark (UTC), by its allowed lateness; null if the record cannot be late.
+        """Return each record's watermark (UTC), based on its allowed lateness; null if it cannot be late.
 
         `front` is the greatest event time before the record landed, UTC. `or_s` is the minimum allowed
         lateness, in seconds; None: unlimited.
@@ -123,9 +123,10 @@ def most(allowances: Iterable[Allowance]) -> int | None:
 
 
 def read(lake: Lake, table: str) -> Lateness:
-    """Return the current lateness of a silver table, `layer.name`.
+    """Return the current lateness of a silver table; `table` is layer.name.
 
-    Raises TableError if the table has no initial value, or names a row that is missing from ops.lateness.
+    Raises TableError if the table has no initial value, or if its commits name a row that is missing from
+    ops.lateness.
     """
     found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
     noted = tables.transactions_in(lake.spark, found)
@@ -141,7 +142,7 @@ def read(lake: Lake, table: str) -> Lateness:
 
 
 def number_in(noted: Mapping[str, int], table: str) -> int | None:
-    """Return the number of the allowance that a table's commits name; None for the initial value."""
+    """Return the number of the allowance that a table's commits name, or None for the initial value."""
     return noted.get(_number(table))
 
 

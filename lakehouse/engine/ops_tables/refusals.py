@@ -1,4 +1,4 @@
-"""The share of records that silver refuses: counted by runs, recorded in ops.events, reported by commands.
+"""The share of records that silver refuses. Runs count it and record it in ops.events; commands report it.
 
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
 another record with its id. Duplicates, corrections and deletions are dead letters that need no attention
@@ -20,7 +20,7 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""With fewer judged records, a share is meaningless, because it could be one refused record in ten."""
+"""The minimum number of judged records for a meaningful share; one refused record in ten means little."""
 MOST_CAUSES = 3
 
 
@@ -40,7 +40,7 @@ class Cause:
 
     @property
     def name(self) -> str:
-        """The rule, and the column if there is one."""
+        """The rule, followed by the column, if there is one."""
         return self.rule if self.column is None else f"{self.rule} of {self.column}"
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Refusals:
 
     @property
     def is_over(self) -> bool:
-        """Whether more records were refused than allowed; false if too few were judged."""
+        """Whether more records were refused than allowed, or false if too few were judged."""
         return self.is_telling and self.share > self.limit
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
 Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. Rows from before the time
-`before` (UTC) are deleted, or about to be deleted; it is null for bronze. For bronze, `gone` is the last
-deleted offset in each partition, and `front` (UTC) is the greatest own event time of the deleted valid
+`before` (UTC) are deleted, or about to be deleted; `before` is null for bronze. For bronze, `gone` is the
+last deleted offset in each partition, and `front` (UTC) is the greatest own event time of the deleted valid
 records, null if there are none. For other tables, `gone` is empty and `front` is null. `at` is when the row
 was written, UTC. The row is written before the deletion, so a comparison of tables can explain every missing
 row. A rerun replaces the row.
@@ -11,10 +11,10 @@ Grain of ops.retained_ids: one row per id whose silver row retention deletes, an
 letters retention deletes after a deletion record has removed the silver row; key: table_id, fingerprint. Rows
 are written before the deletion, and only for sources with `sequence_by`. `bar` is the id's greatest sequence
 that deletion records cover. A null bar means that the silver row is deleted, so no later record is accepted.
-`until` is when the id's last deletion record without a sequence was sent; null if there is none. `since` is
-when the id's first version was sent (both UTC). These three are valid under the setting `sequence_by`; under
-any other setting, they count as null. If an id is written again, the greatest bar is kept, and a null bar
-remains null. A rerun changes nothing.
+`until` is when the id's last deletion record without a sequence was sent, or null if there is none. `since`
+is when the id's first version was sent (both UTC). `bar`, `until` and `since` are valid only under the
+setting in the row's column `sequence_by`; under any other setting, they count as null. If an id is written
+again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ RETAINED_IDS = TableSpec(
 class TakenRows:
     """The rows that retention has deleted from a table: rows `before` a time (UTC), or the offsets in `gone`.
 
-    `front` is the greatest own event time (UTC) of valid records at these offsets; None if there are none.
+    `front` is the greatest own event time (UTC) of valid records at these offsets, or None if there are none.
     """
 
     before: datetime | None = None
@@ -78,7 +78,7 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return a note with the last deleted offset in each partition; empty if no offsets were deleted."""
+        """Return notes on the last deleted offset in each partition, if any offsets were deleted."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
@@ -88,7 +88,7 @@ class TakenRows:
 
 
 def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
-    """Return the rows that retention has deleted from a table; no rows if the table does not exist."""
+    """Return the rows that retention has deleted from a table, or no rows if the table does not exist."""
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
         return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
@@ -112,7 +112,7 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
 
 
 def fingerprint_of(id_: Column) -> Column:
-    """Return the fingerprint for an id of any type; null if the id is null."""
+    """Return the fingerprint for an id of any type, or null if the id is null."""
     return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
 
 
@@ -163,8 +163,8 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    Compare it with a row's first time column. It is None if retention has deleted nothing. `made_by` is a
-    side table's main table, otherwise the table itself.
+    Compare this time with a row's first time column. The time is None if retention has deleted nothing. For a
+    side table, `made_by` is its main table; for any other table, it is the table itself.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
@@ -189,7 +189,7 @@ def _later(moment: datetime | None, by: timedelta) -> datetime | None:
 
 
 def latest(moments: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest of some times, ignoring None; None if there is no other time."""
+    """Return the latest of some times, ignoring None, or None if there is no other time."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 

@@ -24,7 +24,7 @@ from lakehouse.streams.contract import COORDINATES
 
 
 def position_of(spark: SparkSession, query: str, target: str, source: str) -> Position | None:
-    """Return how far the query that fills `target` has read `source`; None if it has read nothing."""
+    """Return how far the query that fills `target` has read `source`, or None if it has read nothing."""
     return position_at(spark, query, tables.snapshot(spark, target), source)
 
 
@@ -37,9 +37,10 @@ def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> 
 def not_ahead(
     spark: SparkSession, query: str, side: str, target_id: str, read: Mapping[str, Position | None]
 ) -> int:
-    """Return a side table's newest version that covers nothing beyond the positions `read`, by source path.
+    """Return a side table's newest version that covers nothing beyond the positions in `read`.
 
-    `target_id` is the id of the table that the query fills after the side table.
+    `read` is keyed by source path. `target_id` is the id of the table that the query fills after the side
+    table.
     """
     snapshot = tables.snapshot(spark, side)
     while True:
@@ -101,8 +102,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Return whether any appends before the version `end` are unread at the position.
 
-    If the table's readers follow corrected rows, corrections count, too. If log retention has removed commits
-    since the position, all rows count as unread.
+    If the table's readers follow corrected rows, corrections count as well. If log retention has removed
+    commits since the position, all rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:

@@ -36,7 +36,7 @@ class Finality:
     noted: Transactions
 
     def reached(self, front: datetime | None) -> datetime | None:
-        """Return the time up to which rows are final once the front is merged; None if no row is final.
+        """Return the time up to which rows are final once the front is merged, or None if no row is final.
 
         `front` is None if nothing has been merged.
         """
@@ -44,9 +44,9 @@ class Finality:
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress between two fronts by the clock, whose grace may be new.
+        """Return the progress of event time from one front to another, by a clock whose grace may be new.
 
-        Exactly the rows that are already final count as final before, so they remain final.
+        Exactly the rows that are already final count as final at the first front, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -55,7 +55,7 @@ class Finality:
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
         """Return the moves for the next commit.
 
-        They require the recorded grace. If the clock's grace differs, they record the clock's grace.
+        The moves require the recorded grace. If the clock's grace differs, they record the clock's grace.
         """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
@@ -77,13 +77,13 @@ def grace_of(clock: EventClock) -> timedelta:
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property; empty if the table's rows do not become final by event time."""
+    """Return the grace as a table property, or no property if event time makes none of its rows final."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return the finality recorded in a gold table's snapshot; the clock's grace replaces a missing grace."""
+    """Return the finality recorded in a gold table's snapshot; if no grace is recorded, use the clock's."""
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

@@ -60,13 +60,13 @@ class Part:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows; None if unknown."""
+        """The number of rows, or None if unknown."""
         is_unknown = self.changed or self.since is not None or self.until is not None
         return None if is_unknown else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
-        """The files' size; 0 if the part is one commit or the fewest first files and cannot be split."""
+        """The files' size, or 0 if the part cannot be split: it is one commit or the fewest first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
@@ -81,8 +81,8 @@ class Part:
 def beginning(spark: SparkSession, path: str) -> Position:
     """Return the starting position for a query that has not read anything from a table.
 
-    It is before the first commit if the log contains only a few commits, all of them appends. Otherwise, it
-    is before the files in the newest version.
+    If the log contains only a few commits, all of them appends, the position is before the first commit.
+    Otherwise, it is before the files in the newest version.
     """
     if tables.is_in_its_commits(spark, path):
         return BEFORE_ALL
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the last version in a range whose change files VACUUM has removed; None if there is none."""
+    """Return the last version in a range whose change files VACUUM has removed, or None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -168,7 +168,7 @@ def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[Lo
 
 
 def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a commit from a table's log; None if the log no longer contains it."""
+    """Return a commit from a table's log, or None if the log no longer contains it."""
     try:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
@@ -232,7 +232,7 @@ def _versions(
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
     """Return the landing time (UTC) before which all records were read, for a position among the first files.
 
-    It is None if the files do not record landings; they are then read one by one.
+    The time is None if the files do not record landing times; such files are read one by one.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
@@ -258,7 +258,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part from a position among the first files to the file `end`, given the files' landings."""
+    """Return the part from a position among the first files up to the file `end`, given landing times."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):

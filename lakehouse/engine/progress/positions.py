@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from lakehouse.storage.tables.specs import Move, Position
 
 Transactions = Mapping[str, int]
-"""The version in each application's last transaction in a table, by application id."""
+"""The version in each application's last transaction in a table, keyed by application id."""
 
 _READS = " reads "
 _BEGINS = " begins "
@@ -41,7 +41,7 @@ def application(query: str, source: str, *, of: str | None = None) -> str:
 
 
 def position_in(noted: Transactions, application_: str) -> Position | None:
-    """Return the application's position in its source; None if none is recorded."""
+    """Return the application's position in its source, or None if none is recorded."""
     version = noted.get(application_)
     if version is not None:
         return Position(version)
@@ -50,7 +50,7 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return the position, before a version's files, where the application began; None if not recorded."""
+    """Return the position, before a version's files, where the application began, or None if not recorded."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 
@@ -76,7 +76,7 @@ def sources_in(noted: Transactions, query: str, *, of: str | None = None) -> set
 
 
 def topic_source(topic: str, topic_id: str | None) -> str:
-    """Return a topic's name as a source; brokers before 2.8 have no topic ids."""
+    """Return a topic's name as a source, without an id if the broker is older than 2.8 and has none."""
     return f"{topic}:{topic_id or '-'}"
 
 
@@ -106,7 +106,7 @@ def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move,
 
 
 def begun_in(noted: Transactions, query: str, topic: str) -> dict[int, int]:
-    """Return the offsets, by partition, at which the user chose to begin; empty if the user chose none."""
+    """Return the offsets at which the user chose to begin, if any, keyed by partition."""
     prefix = f"{query}{_BEGINS}{topic}:"
     return {int(name.rpartition("/")[2]): offset for name, offset in noted.items() if name.startswith(prefix)}
 

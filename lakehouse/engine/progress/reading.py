@@ -2,8 +2,8 @@
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
 table completes the micro-batch. If an earlier table is ahead of the last table, a micro-batch was killed
-between the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading`
-keeps no state, except to avoid rereading commits without rows.
+between the two commits, so it is repeated up to exactly the same position. Between micro-batches, the only
+state that `Reading` keeps serves to avoid rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakehouse.storage.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # the most by which writers' clocks may differ
 _NOTED_AFTER = 100
-"""After so many versions without new rows, a commit records the position, before log cleanup removes them."""
+"""After this many versions without rows, a commit records the position before log cleanup removes them."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Taken:
-    """A micro-batch's input: rows by table name, their number (None: unknown), and end positions by table.
+    """A micro-batch's input: rows and end positions, keyed by table name, and the row count (None: unknown).
 
     `number` is the target table's version after the commit, and `begins` contains the positions that the
-    target recorded before. `reads` describes the input for messages. `size_bytes` is the input files' size; 0
-    if they cannot be split. `moves` are for the commit to the target. `beside` contains the moves for each
-    other table, in order; None for a table to which an earlier attempt has already committed this
-    micro-batch.
+    target recorded before the commit. `reads` describes the input for messages. `size_bytes` is the input
+    files' size; 0 if they cannot be split. `moves` are for the commit to the target. `beside` contains the
+    moves for each other table, in order, or None for a table to which an earlier attempt has already
+    committed this micro-batch.
     """
 
     rows: Mapping[str, DataFrame]
@@ -77,13 +77,13 @@ class Taken:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier attempt wrote a part of the micro-batch."""
+        """Whether an earlier attempt wrote part of the micro-batch."""
         return None in self.beside
 
 
 @dataclass
 class Reading:
-    """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
+    """A query's sources (paths, keyed by table name), and the tables that it fills: `beside`, then `target`.
 
     From the tables that it `follows`, the query also reads corrected rows, through the change feed. From the
     other tables, it reads only appends. A commit in which another writer has changed rows is skipped, and
@@ -111,11 +111,11 @@ class Reading:
         until: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
     ) -> Taken | None:
-        """Return the next micro-batch's input; None if there are no unread rows.
+        """Return the next micro-batch's input, or None if there are no unread rows.
 
-        `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
-        limits the size of a table's files if it is lower than the query's own limit. Raises PositionError if
-        positions and tables do not match, and TableError if a commit was removed.
+        `handed` contains rows in memory, and `until` contains the last version to read; both are keyed by
+        table name. `max_bytes` limits the size of a table's files if it is lower than the query's own limit.
+        Raises PositionError if positions and tables do not match, and TableError if a commit was removed.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
@@ -154,11 +154,11 @@ class Reading:
         return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
 
     def position(self, name: str) -> Position | None:
-        """Return the query's position in a table; None if it has read nothing."""
+        """Return the query's position in a table, or None if it has read nothing."""
         return _State.of(self).positions[name]
 
     def moved_at(self) -> datetime | None:
-        """Return the time (UTC) when the target last recorded the query's position; None if it never did."""
+        """Return the time (UTC) when the target last recorded the query's position, or None if never."""
         ids = (tables.table_id(self.spark, path) for path in self.sources.values())
         noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
         last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
@@ -245,7 +245,7 @@ class _Found:
 class _Attempt:
     """The last attempt to read a source, as recorded in the tables that are filled before the target.
 
-    `began` is the position where the query began, if it has not finished a micro-batch; None if nothing is
+    `began` is the position where the query began, if it has not finished a micro-batch, or None if nothing is
     recorded. `ends` contains the end position from each table's commit.
     """
 
@@ -259,17 +259,18 @@ class _Attempt:
         return cls(began, tuple(end for end, _ in ends))
 
     def end_after(self, position: Position | None) -> Position | None:
-        """Return the attempt's end position; None if the target has also recorded it."""
+        """Return the attempt's end position, or None if the target has also recorded it."""
         beyond = [end for end in self.ends if position is None or position.is_before(end)]
         return beyond[-1] if beyond else None
 
 
 @dataclass(frozen=True)
 class _State:
-    """The state that the logs of a query's tables record at one moment, by source table name.
+    """The state recorded at one moment in the logs of a query's tables, keyed by source table name.
 
-    `positions` come from the target table; None where it has recorded none. `first` contains the starting
-    positions. `ends` contains a killed micro-batch's end in each source; empty if no micro-batch was killed.
+    `positions` contains the positions that the target table has recorded (None: no position). `first`
+    contains the starting positions. `ends` contains a killed micro-batch's end in each source, and is empty
+    if no micro-batch was killed.
     """
 
     reading: Reading
@@ -319,7 +320,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return the moves for the commit to an earlier table; None if an earlier attempt recorded them."""
+        """Return the moves for the commit to an earlier table, or None if an earlier attempt made them."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move
@@ -364,7 +365,7 @@ class _State:
         """Raise PositionError if the last version read is newer than the commit that recorded it as read.
 
         Machines' clocks differ a little, so this check misses a table that was restored and has grown again
-        within a minute. The audit detects this case, because it compares rows.
+        within a minute. The audit detects such a table, because it compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:
@@ -381,7 +382,7 @@ class _State:
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
-                f"{query} read a version {read.version} of {name} before the present one was written: an "
+                f"{query} read a version {read.version} of {name} before the present version was written: an "
                 "older copy was restored, and has grown since. Rows written in between would be missed. "
                 f"Restore the newer copy, or {way_out}"
             )

@@ -3,9 +3,10 @@
 An export sends rows to a topic, in a transaction that also records the position, and then to other stores.
 The note is written last, and the next micro-batch begins at its position. If the topic's position is ahead of
 the note, a micro-batch was killed between the two writes. The note outlives a consumer group's offsets, which
-a broker drops after a week without use. For a table without a topic, the note is the only record. If a store
-was unavailable or full and lacks rows that the topic contains, the note records this, and the store is filled
-again. The note is a small file in the table's directory, one per topic, and is deleted with the table.
+a broker drops after a week without use. For a table without a topic, the note is the only record of the
+progress. If a store was unavailable or full and lacks rows that the topic contains, the note records this,
+and the store is filled again. The note is a small file in the table's directory, one per topic, and is
+deleted with the table.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def note(
 
 
 def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
-    """Return how far the table has been sent; None if nothing is recorded, or if the note is unreadable."""
+    """Return how far the table has been sent, or None if nothing is recorded or the note is unreadable."""
     file = file_of(path, topic)
     return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
 
@@ -60,7 +61,7 @@ def behind_in(text: str) -> frozenset[str]:
 
 
 def progress_in(text: str) -> Progress | None:
-    """Return the progress in a note's content; None if it is truncated, for example by a power failure."""
+    """Return the progress in a note's content, or None if it is truncated, for example by a power failure."""
     try:
         found: dict[str, Any] = json.loads(text)
         return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))
@@ -74,7 +75,7 @@ def directory_of(path: str) -> str:
 
 
 def file_of(path: str, topic: str | None) -> str:
-    """Return the path of the note on a table and a topic."""
+    """Return the path of the note about sending a table to a topic."""
     return f"{path}/{name_of(topic)}"
 
 

@@ -50,8 +50,8 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
     `judged`, and may also contain other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
-    letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
-    the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
+    letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons for refusing the record, and
+    are empty if the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
@@ -166,8 +166,8 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     earliest send time of the best record and its repeats. A deletion without a sequence removes the greatest
     sequence that was sent no later than the deletion, and all lower sequences. The best record is therefore a
     row if `low` was sent later than every such deletion (`until`), and if its sequence is greater than the
-    sequences in the other deletions (`bar`). `rows` are the records that became rows, in order. `end_...` is
-    the state after all records.
+    sequences in all deletions that have one (`bar`). `rows` are the records that became rows, in order. The
+    columns `end_...` contain the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -241,7 +241,7 @@ def _is_at(event: str) -> Column:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the reasons against a decided record; null for a silver row, and for an unchanged letter."""
+    """Return the reasons for refusing a decided record, or null for a silver row or an unchanged letter."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

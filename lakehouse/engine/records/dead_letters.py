@@ -185,8 +185,8 @@ def refuse_unnamed(
 ) -> None:
     """Raise QueryError for a topic or rule that neither the streams nor the letters contain.
 
-    `topics` and `rules` come from the streams. The letters are read only if these do not contain a selected
-    name.
+    `topics` and `rules` come from the streams. The letters are read only if `topics` or `rules` lack a
+    selected name.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -262,7 +262,7 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
         )
     if len(found) > 1:
         raise QueryError(
-            f"several dead letters have an id that begins with {beginning!r}; give more characters"
+            f"several dead letters have an id that begins with {beginning!r}; specify more characters"
         )
     return found[0]
 
@@ -270,8 +270,8 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
     """Return refused records as dead-letter rows with one attempt; unknown values are null.
 
-    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). The columns in
-    _LACKING are optional.
+    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). `dead` may lack the
+    columns in _LACKING.
     """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
@@ -296,8 +296,8 @@ def status_by(reasons: Column) -> Column:
 def own_time_by(reasons: Column) -> Column:
     """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
 
-    It is null if the record was not valid on its own when it landed. This includes all records that a replay
-    admitted.
+    The time is null if the record was not valid on its own when it landed, as is true of all records that a
+    replay admitted.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 

@@ -1,12 +1,12 @@
 """Columns that `lakehouse.engine.formats` adds to non-JSON records, for validation.
 
-REFUSED  array of reasons against the bytes, which are then not judged further; null if they were decoded
+REFUSED  array of reasons for refusing the bytes, whose content is then not judged; null if they were decoded
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
          a different type or no value; this column and those below exist for Avro and Protobuf only
 PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
-LACKS    the columns of required fields that the writer's schema lacks; null if there are none
-AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null if there are none
+LACKS    the columns of required fields that the writer's schema lacks, or null if there are none
+AGAINST  array of reasons for refusing fields and `event_time` that JSON cannot show, or null if none
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def typed(name: str) -> Column:
 
 
 def reason_against(column: str) -> Column:
-    """Return the decoder's reason against a column, or null."""
+    """Return the decoder's reason for refusing a column, or null."""
     return F.get(F.filter(AGAINST, lambda one: one["column"] == F.lit(column)), 0)
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot express."""
+    """Return the reason why a decoded field is invalid, even if JSON cannot express its value, or null."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))

@@ -52,7 +52,7 @@ from lakehouse.streams.messages import json_path
 DELETION = "deletion"
 """The rule of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Columns added for Avro keys before validation: the id as text, and the reason against the key, or null."""
+"""Columns added before validation for Avro keys: the id as text, and the reason to refuse the key, if any."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
@@ -66,7 +66,7 @@ def as_read(source: Source) -> Contract:
 
 
 def columns(source: Source) -> dict[str, Column]:
-    """Return the columns for the fields that only deletions use; empty for a source without a mark.
+    """Return the columns for the fields that only deletions use, or no columns for a source without a mark.
 
     Values come from the record's variants and, if the format has types, from the decoded struct.
     """
@@ -81,7 +81,7 @@ def columns(source: Source) -> dict[str, Column]:
 def is_provable(source: Source) -> bool:
     """Return whether Spark's typed parser can prove that a record lacks the mark.
 
-    The parser may change a number's notation, and does not look into objects.
+    The parser may change a number's notation, and it does not read fields inside objects.
     """
     mark = source.mark
     if mark is None:
@@ -121,7 +121,7 @@ def is_marked(source: Source) -> Column:
 
 
 def id_of(source: Source) -> Column:
-    """Return the id to delete, as text; null if it cannot be read."""
+    """Return the id to delete, as text, or null if it cannot be read."""
     of_key = _key_id(source)
     if source.mark is None:
         return of_key
@@ -130,7 +130,7 @@ def id_of(source: Source) -> Column:
 
 
 def sequence_of(source: Source) -> Column:
-    """Return the deletion's own sequence; null if it has none."""
+    """Return the deletion's own sequence, or null if it has none."""
     if header_of(source.sequence_by):
         return F.col(SEQUENCE)
     field = _sequence_field(source)
@@ -174,7 +174,7 @@ def _id_field(source: Source) -> Field:
 
 
 def _sequence_field(source: Source) -> Field | None:
-    """Return the field with a marked record's sequence; None if there is no such field outside `after`."""
+    """Return the field with a marked record's sequence, or None if there is no such field outside `after`."""
     if source.mark is None or header_of(source.sequence_by):
         return None
     field = next(one for one in source.contract.fields if one.column == source.sequence_column)
@@ -207,7 +207,7 @@ def _without_frame(key: Column) -> Column:
 
 
 def _json_id(text: Column, path: tuple[str, ...]) -> Column:
-    """Return the string or whole number at a path in a JSON text; null for anything else."""
+    """Return the string or whole number at a path in a JSON text, or null for anything else."""
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)
@@ -216,7 +216,7 @@ def _json_id(text: Column, path: tuple[str, ...]) -> Column:
 
 
 def _against_key(source: Source) -> Column:
-    """Return the reason against the key of a record without a value, or null."""
+    """Return the reason for refusing the key of a record without a value, or null."""
     form, key, column = source.key_form, F.col("_key"), source.id_column
     empty = reason("key_empty", column, F.lit("a deletion's key is empty"))
     found = F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key"))).when(
@@ -247,7 +247,7 @@ def _expected(source: Source) -> str:
 
 
 def _against_marked(source: Source) -> Column:
-    """Return the reason against a marked record whose id cannot be read, or null."""
+    """Return the reason for refusing a marked record whose id cannot be read, or null."""
     column = source.id_column
     if name := header_of(source.unique_by):
         message = with_value(f"the deletion has no header {name} with UTF-8 text", shown(header_text(name)))
@@ -259,7 +259,7 @@ def _against_marked(source: Source) -> Column:
 
 
 def _against_sequence(source: Source) -> Column:
-    """Return the reason against a sequence that is present but invalid, or null."""
+    """Return the reason for refusing a sequence that is present but invalid, or null."""
     column = source.sequence_column
     if name := header_of(source.sequence_by):
         is_there, value, said = header_text(name).isNotNull(), shown(header_text(name)), f"header {name}"

@@ -1,9 +1,9 @@
-"""Event times: accepted notations, parsing, and the reasons against a time.
+"""Event times: accepted notations, parsing, and the reasons for refusing a time.
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
 such a time, adding a window or a lateness never overflows, and neither older calendars nor local mean time
-apply. A time in the wrong unit is off by decades or millennia. It falls outside this range, and the reason
-names the likely unit.
+apply. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the
+message names the likely unit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def span_us(source: Source) -> tuple[int, int]:
 
 
 def accepted(time: Column, source: Source) -> Column:
-    """Return the time if it is accepted; otherwise null."""
+    """Return the time if it is accepted, or null otherwise."""
     return F.when(F.unix_micros(time).between(*span_us(source)), time)
 
 
@@ -79,7 +79,7 @@ def written(contract: Contract) -> Column:
 
 
 def of_record(source: Source) -> Column:
-    """Return a record's own time, or Kafka's timestamp if it has none; null if the time is not accepted."""
+    """Return a record's own time or, if it has none, Kafka's timestamp; null if the time is not accepted."""
     contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = span_us(source)
@@ -138,7 +138,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Parse an ISO 8601 time or, for us and ns, digits; null for any other text."""
+    """Parse an ISO 8601 time or, for us and ns, digits, or return null for any other text."""
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
     if contract.event_time_unit in AS_DIGITS:
@@ -167,7 +167,7 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit in which a number would be a time between 2000 and 2100; empty if no unit fits."""
+    """Name the unit, if any, in which a number would be a time between 2000 and 2100."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():

@@ -1,4 +1,4 @@
-"""The types of a contract's fields: proof by the typed parser, lookup in variants, reasons against a value.
+"""The types of a contract's fields: proof by the typed parser, lookup in variants, and reasons for refusal.
 
 A field is read in one of two ways. Spark's typed JSON parser is fast but lenient, so its result counts only
 if no other JSON type could have produced it (`is_proven`). All other values are read from the record's
@@ -65,7 +65,7 @@ _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
-"""The greatest allowed magnitude of a double. Squares of such values, and sums of squares, still fit."""
+"""The greatest allowed magnitude of a double, so that squares, and sums of squares, still fit in a double."""
 
 
 def payload_column(column: str) -> str:
@@ -86,19 +86,20 @@ def exact_column(column: str) -> str:
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    The parser cannot be used within objects. It accepts duplicate names there, which a variant refuses.
+    The parser cannot be used for fields within objects, because it accepts duplicate names there, which a
+    variant refuses.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
 
 
 def variant_at(path: tuple[str, ...]) -> Column:
-    """Return the variant at a path of `_record`; null if the path does not exist."""
+    """Return the variant at a path of `_record`, or null if the path does not exist."""
     return json_path.within(F.col("_record").getField(path[0]), path[1:])
 
 
 def written_decimal(text: Column, field: Field) -> Column:
-    """Return the decimal under the field's name in the text of a flat JSON object; null if it does not fit.
+    """Return the decimal with the field's name in a flat JSON object's text, or null if it does not fit.
 
     If the field is rounded, the number is returned as written. If a name occurs twice, the last occurrence
     wins. A quote after a backslash is part of a string, but any other quoted name before a colon is a key.
@@ -125,7 +126,7 @@ def of_scale(number: Column, scale: int | None) -> Column:
 
 
 def _decimal(literal: Column, scale: int | None) -> Column:
-    """Return a JSON number in any notation as a decimal; null if it does not fit decimal(38,9).
+    """Return a JSON number in any notation as a decimal, or null if it does not fit decimal(38,9).
 
     Without a scale, the exact number must fit; with a scale, the rounded number must fit. Exponents are
     checked first, because even `try_cast` fails on an exponent near the greatest integer.
@@ -141,7 +142,7 @@ def _decimal(literal: Column, scale: int | None) -> Column:
 
 
 def last_payload(text: Column, value: Column, field: Field) -> Column:
-    """Return a JSON field, normalized, if it is the last field in its record and not a string; else null.
+    """Return a normalized JSON field if it is the record's last field and not a string, or null otherwise.
 
     `value` comes from Spark's typed parser, which returns all values except strings as written. If the text
     consists of the part before the first occurrence of the field's name, then the name, this value and a
@@ -187,7 +188,7 @@ def proven(typed: Column, field: Field) -> Column:
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
-    """Return a field's value from its variant; null if the value's type differs from the field's.
+    """Return a field's value from its variant, or null if the value's type differs from the field's.
 
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
     double, so the number is read from the text. The result is null if the text search fails, because the
@@ -243,7 +244,7 @@ def reason_of(field: Field) -> Column:
 
 
 def misplaced(path: tuple[str, ...], column: str) -> Column:
-    """Return the reason against a path that continues below a value that is not an object, or null."""
+    """Return the reason for refusing a path that continues below a value that is not an object, or null."""
     reasons = []
     for depth in range(1, len(path)):
         value = variant_at(path[:depth])
@@ -285,7 +286,7 @@ def _is_whole(variant: Column, kind: Column) -> Column:
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason against a present value, or null."""
+    """Return the reason for refusing a value that is present, or null."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

@@ -3,7 +3,7 @@
 With `unique_by` alone, records with the same id and event time are compared. With `sequence_by`, all records
 with the same id are compared. docs/decisions/what-a-record-becomes.md explains the rules, and
 `lakehouse.engine.records.comparing` applies them. A record that is not a row in silver has one letter. Each
-of these rules is a letter's only reason and also its status:
+of the following rules is both the only reason in a letter and the letter's status:
 
 | rule | the record |
 | --- | --- |
@@ -63,7 +63,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return the columns in `header_types` for raw records; null if the header is missing or unreadable."""
+    """Return the columns in `header_types` for raw records, null where a header is missing or unreadable."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -75,7 +75,7 @@ def from_headers(source: Source) -> dict[str, Column]:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return the reasons against a record whose headers lack its id or sequence."""
+    """Return the reasons for refusing a record whose headers lack its id or sequence."""
     found = []
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
@@ -91,7 +91,7 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 
 
 def columns_of(source: Source) -> dict[str, Column]:
-    """Return the id and sequence columns for comparing judged records; empty for a source without ids."""
+    """Return the id and sequence columns for comparing judged records, or none for a source without ids."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
@@ -104,7 +104,7 @@ def columns_of(source: Source) -> dict[str, Column]:
 
 
 def is_sound() -> Column:
-    """Return whether a judged record has no reason against it."""
+    """Return whether there is no reason to refuse a judged record."""
     return F.size("reasons") == 0
 
 
@@ -138,7 +138,7 @@ def is_sound_alone(reasons: Column) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record when retention has removed the row or letters with its id."""
+    """Return the reason for refusing a judged record whose id's row or letters retention has removed."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)

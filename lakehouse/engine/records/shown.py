@@ -2,7 +2,7 @@ r"""Format records' values for messages: cut to 80 characters, and escaped for s
 
 Characters that a terminal may interpret or hide are escaped (`lakehouse.common.printable`): controls,
 bidirectional and zero-width marks, separators other than a space, and unassigned code points. They are
-written like `\u{202e}`; JSON has its own escapes for common characters, such as `\n`. Only messages are
+written like `\u{202e}`. In JSON, common characters have JSON's own escapes, such as `\n`. Only messages are
 escaped, never the values in sound records.
 """
 
@@ -19,18 +19,18 @@ _PRINTABLE = r"^[[^\p{C}\p{Z}] ]"
 
 
 def shown(text: Column) -> Column:
-    """Return text formatted for a message; null if the text is null."""
+    """Return text formatted for a message, or null if the text is null."""
     runs = F.regexp_extract_all(F.substring(text, 1, MOST_SHOWN), F.lit(_RUNS), F.lit(0))
     return F.concat(F.array_join(F.transform(runs, _escaped), ""), _cut(F.char_length(text) > MOST_SHOWN))
 
 
 def shown_json(variant: Column) -> Column:
-    """Return a JSON value formatted for a message, with strings in quotes; null if there is no value."""
+    """Return a JSON value formatted for a message, with strings in quotes, or null if there is no value."""
     return shown(F.to_json(variant))
 
 
 def shown_bytes(value: Column) -> Column:
-    """Return bytes formatted for a message, as hexadecimal digits; null if the bytes are null."""
+    """Return bytes formatted for a message, as hexadecimal digits, or null if the bytes are null."""
     digits = F.lower(F.hex(F.substring(value, 1, _MOST_BYTES)))
     return F.concat(digits, _cut(F.octet_length(value) > _MOST_BYTES))
 

@@ -1,4 +1,4 @@
-"""Validate raw Kafka records: parse each record once, and keep every reason against it.
+"""Validate raw Kafka records: parse each record once, and keep every reason for refusing it.
 
 `judge` turns each bronze row into one row with the contract's columns, the event time and an array of
 reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Each input row
@@ -22,14 +22,14 @@ becomes exactly one clean row or dead letter.
 | late | an event time before the stream's watermark |
 | missing_id, bad_sequence | a record without an id header, or with no whole number in its sequence header |
 | deletion | nothing: the record deletes an id; `lakehouse.engine.records.deletions` has more rules |
-| skipped | nothing: --skip passes over the record without reading it (`skipped`) |
+| skipped | nothing: --skip skips the record without reading it (`skipped`) |
 
 Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
 
 For a record without its own time, Kafka's timestamp is the event time. If Kafka's timestamp is not a valid
 time either, or is -1 (Kafka's value for none), the record breaks bad_timestamp.
 
-If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is not_json, too: nesting
+If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is also not_json: nesting
 deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract fields,
 numbers over 1,000 digits, half surrogate pairs and objects with duplicate keys are also not_json. An object
 on a contract field's path counts, as a whole, as a contract field.
@@ -57,7 +57,7 @@ from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, F
 from lakehouse.streams.definition import Source
 
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""A replay's admission of a record, at the time `at`, after all records that landed up to `after`.
+"""A replay's admission of a record. It happened at `at`, after all records that landed up to `after`.
 
 Both times are UTC. `at` is later than in all earlier admissions.
 """
@@ -116,8 +116,8 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
     first record, and may be a column of `rows`. `raw` (key, value, headers, kafka_timestamp) is null for
     clean rows. "Now" is the record's own landing time, so judging the record again gives the same result. For
     a source with `unique_by`, every row contains `raw` and the columns with which
-    `lakehouse.engine.records.identity` compares records. Records that are not JSON must be decoded first
-    (`lakehouse.engine.formats.decode`).
+    `lakehouse.engine.records.identity` compares records. Records in other formats than JSON must be decoded
+    first (`lakehouse.engine.formats.decode`).
     """
     if not isinstance(watermark, Column):
         watermark = by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
@@ -268,7 +268,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Yield `_utf8`, `_json` (whether it is one JSON value) and `_record` (variants; null if no object).
+    """Yield `_utf8`, `_json` (whether it is one JSON value) and `_record` (variants, or null if no object).
 
     Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
     read. The text is therefore parsed inside an object that ends with the record's own offset, which the
@@ -337,7 +337,7 @@ def _is_flat(text: Column) -> Column:
 
 
 def _without_value(source: Source, in_time: tuple[Column, ...]) -> Column:
-    """Return the reasons against a record without a value."""
+    """Return the reasons for refusing a record without a value."""
     contract = source.contract
     if source.is_deleted_by_key:
         return F.array(*deletions.reasons_of(source))
@@ -368,7 +368,7 @@ def _future_reason(tolerance_s: int) -> Column:
 
 
 def late_reason(watermark: Column) -> Column:
-    """Return the reason against a row whose event_time is before the watermark; null if it is on time.
+    """Return the reason for refusing a row whose event_time is before the watermark, or null if on time.
 
     With a null watermark, no row is late.
     """
@@ -382,5 +382,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark for a silver table whose greatest own time is `front`; None if `front` is None."""
+    """Return the watermark of a silver table whose greatest own time is `front`, or None without a front."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

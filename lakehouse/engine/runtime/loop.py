@@ -1,11 +1,11 @@
 """A stream's loop, which runs the layers in order. Each layer reads its unread rows up to the newest version.
 
-A round runs each step once. The rows in a step's commit are passed on in memory. If they are exactly the next
-step's input, that step does not read them back; otherwise it reads the tables. Therefore all layers in one
-application, a single layer, a catch-up and a retry all run the same code. A failed step is discarded and
-recreated after a pause, while the steps before and after it continue. If a micro-batch fills the heap, the
-step retries with a quarter of its rows, and then increases the size again. If individual records make a step
-fail, the error names them.
+A round runs each step once. The rows in a step's commit are passed on in memory. If these rows are exactly
+the next step's input, that step does not read them back from the table; otherwise, it reads the tables.
+Therefore all layers in one application, a single layer, a catch-up and a retry all run the same code. A
+failed step is discarded and recreated after a pause, while the steps before and after it continue. If a
+micro-batch fills the heap, the step retries with a quarter of its rows, and then increases the size again. If
+individual records make a step fail, the error names them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lakehouse.storage.spark.query_errors import has_ended, heap_of, is_disk_ful
 from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once
 
-_RETRY_S = 0.05  # between checks for the end of a pause
-_SMALLER = 4  # divides the size of a micro-batch that filled the heap
+_RETRY_S = 0.05  # seconds between checks for the end of a pause
+_SMALLER = 4  # the divisor for the size of a micro-batch that filled the heap
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class BatchDone:
     """A written micro-batch: its step, number, result and duration.
 
-    The number is the version of the table that the micro-batch wrote or exported; None for periodic work.
+    The number is the version of the table that the micro-batch wrote or exported, or None for periodic work.
     """
 
     query: str
@@ -182,7 +182,7 @@ class StreamLoop:
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
         """Prepare an immediate retry with a smaller micro-batch; return whether a smaller one is possible."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # A micro-batch that a lower limit did not make smaller cannot be split. A size slightly above the
+        # If a lower limit did not make the micro-batch smaller, it cannot be split. A size slightly above the
         # limit is normal and proves nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
@@ -217,7 +217,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Find and remember the records that make a step fail; None if they are unknown."""
+        """Find and remember the records that make a step fail, or return None if they are unknown."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -267,7 +267,7 @@ class StreamLoop:
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return the time up to which work is due. A catch-up fixes the time, so that the work ends."""
+        """Return the time up to which work is due; in a catch-up, it is fixed, so that the work ends."""
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until
@@ -315,7 +315,7 @@ class _Slot:
 
     `waits`: the step leaves rows in silver on purpose (`merge_every_s`). `merged_at` is the time of the last
     merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings. `too_large`
-    is the size that filled the heap. `blamed` are the records that make the step fail; None if unknown.
+    is the size that filled the heap. `blamed` are the records that make the step fail, or None if unknown.
     """
 
     maker: StepMaker

@@ -1,4 +1,4 @@
-"""Checks before a run: Kafka, its topics and other stores, denied permissions, risks of lost or late rows."""
+"""Checks before a run: services and their topics, denied permissions, and risks of lost or late rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.storage.kafka.probe import require_broker
 from lakehouse.storage.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.streams.definition import Stream
 
-_FEW_WAITING = 200_000  # records in all topics together
+_FEW_WAITING = 200_000  # the total number of records in all topics
 
 
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:

@@ -41,8 +41,8 @@ class _Minute:
 class _Count:
     """The judged and refused records of one table; `minutes` contains the counts for a live run's last hour.
 
-    `told` is the time of the last report, and whether it said that the limit was exceeded. It is None before
-    the first report.
+    `told` contains the time of the last report, and whether the report said that the limit was exceeded.
+    `told` is None before the first report.
     """
 
     stream: str
@@ -53,7 +53,7 @@ class _Count:
 
 
 class RefusalCounts:
-    """Counts the records that silver judges and refuses, per table.
+    """Counts of the records that silver judges and refuses, per table.
 
     `dead_path` is the path of the dead letters, and `limit` is the share that may be refused. In a live run,
     `warn` is called when the limit is first exceeded, every hour after that, and when the share is within

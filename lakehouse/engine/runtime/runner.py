@@ -30,11 +30,11 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""The number of concurrent streams in a live run. Planning and Delta's log take half of each round."""
+"""The number of concurrent streams in a live run. Half of each round goes into planning and Delta's log."""
 
 
 class Upkeep(Protocol):
-    """Maintains the tables during a live run."""
+    """The maintenance of the tables during a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
         """Return a context in which maintenance runs; `is_quiet` returns whether no rows are waiting."""
@@ -50,7 +50,8 @@ class RunOptions(Permitted):
     - `clock` returns the time, UTC.
     - `gate`: a stream is exported only while its gate is open. The gate is checked after catching up or, with
       an interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
-    - `at_once` is the number of streams that catch up concurrently. A larger number helps with few rows each.
+    - `at_once` is the number of streams that catch up concurrently. A larger number helps if
+      each stream has only a few rows.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
     """
@@ -166,9 +167,9 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        Each gate is first checked while other streams write. While they pause, it is checked again, because
-        newer rows may have arrived. In a live run, a failed export is retried later, and the other streams
-        continue.
+        Each gate is checked twice: first while other streams write, and again while they pause, because newer
+        rows may have arrived in between. In a live run, a failed export is retried later, and the other
+        streams continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):

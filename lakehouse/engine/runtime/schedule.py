@@ -22,7 +22,7 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
-_RETRY_S = 0.05  # between checks for the end of a pause in a catch-up
+_RETRY_S = 0.05  # seconds between checks for the end of a pause in a catch-up
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class _Entry:
 
 
 class Schedule:
-    """Runs the streams' rounds in threads.
+    """A schedule that runs the streams' rounds in threads.
 
     `interval_s` is the minimum time between the starts of a stream's rounds. If it is None, each stream ends
     when it has caught up.
@@ -110,7 +110,7 @@ class Schedule:
             self._fail(failure)
 
     def _next(self) -> _Entry | None:
-        """Wait for the next stream to run, and return it; None if the run ends."""
+        """Wait for the next stream to run, and return it, or return None if the run ends."""
         with self._turn:
             while not self._is_over:
                 now = time.monotonic()

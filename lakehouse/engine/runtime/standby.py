@@ -5,12 +5,12 @@ Each run announces itself in the lake, with an empty file that it renews twice a
     <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
 
     standby    waits while another run is active, or has been on standby for longer
-    active     works until the user stops it or it finds another active run. If one of the two did not
-               renew its term in time, that run stops; otherwise the run that started later stops
+    active     works until the user stops it or it finds another active run. Of two active runs, one that did
+               not renew its term in time stops; if both did, the one that started later stops
 
 Standby only saves work; correctness does not depend on it. Two runs may both be active for a moment, because
-a process was suspended or a file system shows new files late. Then, as with any two concurrent runs, only one
-of their commits for a micro-batch succeeds, and Kafka fences the older producer.
+a process was suspended or a file system shows new files late. In this case, as with any two concurrent runs,
+only one of their commits for a micro-batch succeeds, and Kafka fences the older producer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Run:
             self._terms.forget(kind + self._name)
 
     def await_turn(self, stop: Stop) -> Stop | None:
-        """Wait for this run's turn, announce it, and return its stop request; None if the user stops."""
+        """Wait for this run's turn and announce it; return its stop request, or None if the user stops."""
         self._become(None)
         told = ""
         while not stop.requested:
@@ -122,7 +122,7 @@ class _Run:
         return (_STANDBY if self._turn is None else _ACTIVE) + self._name
 
     def _become(self, turn: Stop | None) -> None:
-        """Begin a turn, or stand by (None)."""
+        """Begin a turn, or stand by if `turn` is None."""
         with self._lock:
             before, self._turn = self._holder, turn
             self._say()

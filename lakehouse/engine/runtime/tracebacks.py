@@ -17,7 +17,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Patient(RotatingFileHandler):
-    """Ignores write errors, such as a full disk: the event is also in ops.events."""
+    """A handler that ignores write errors, such as a full disk, because events are also in ops.events."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
         """Do nothing; by default, logging prints its own traceback."""

@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """A current failure: its stream and error, the consecutive failures, and the next attempt's time."""
+    """A current failure: its stream, error, number of consecutive failures, and next attempt's time."""
 
     stream: str
     error: LakehouseError

@@ -26,7 +26,7 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 
 
 class Watch:
-    """Ignores all reports; observers override the methods that they need.
+    """An observer that ignores all reports; subclasses override the methods that they need.
 
     Names are the names of steps, of their periodic work, and of gates, as used in messages.
     """
@@ -45,7 +45,7 @@ class Watch:
 
 
 class Watches(Watch):
-    """Reports to several observers, in order."""
+    """An observer that passes each report to several observers, in order."""
 
     def __init__(self, watches: Sequence[Watch]) -> None:
         self._watches = watches

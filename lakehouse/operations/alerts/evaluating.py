@@ -11,8 +11,8 @@ derived from its rule, its labels and the time when the condition became true. T
 ids survive a restart.
 
 At most MOST_FIRING alerts per rule fire individually. Thousands of services over a threshold therefore do not
-cause thousands of messages. Further alerts remain pending until a firing alert resolves. One more alert,
-without labels, summarizes them: "and 3,912 more".
+cause thousands of messages. Further alerts remain pending until a firing alert resolves. One additional
+alert, without labels, summarizes these pending alerts: "and 3,912 more".
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def evaluate(
 ) -> tuple[dict[Key, Alert], list[Notification]]:
     """Return the state at `now` and the notifications, with resolved alerts first.
 
-    `judged` contains each rule's results, by rule name, or None if the rule's data is unavailable. If the
-    clock is set back, no alert fires early.
+    `judged` contains each rule's results, keyed by rule name, or None if the rule's data is unavailable. If
+    the clock is set back, no alert fires early.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()

@@ -54,8 +54,9 @@ class LandedCounts:
 class Facts:
     """The data that rules are evaluated on, at one point in time.
 
-    `windows` contains the newest windows for each metric rule, by rule name. `landed` contains the counts by
-    stream for each dead letter rule, by rule name. `audits` contains the latest audits, by stream.
+    `windows` contains the newest windows for each metric rule, keyed by rule name. `landed` contains the
+    counts per stream for each dead letter rule, keyed by rule name. `audits` contains the latest audits,
+    keyed by stream.
     """
 
     observation: Observation | None = None
@@ -84,7 +85,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results; None if its data is unavailable."""
+    """Return a rule's results, or None if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -247,5 +248,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long text and a hash, so different texts remain different."""
+    """Return the beginning of a long text and a hash, so that different texts remain different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -45,7 +45,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the latest audits at `now` (UTC), by stream. Raises TableError if they cannot be read."""
+        """Return the latest audits at `now` (UTC), keyed by stream. Raises TableError if this fails."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -56,7 +56,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean; None if the event's details do not describe an audit."""
+    """Return whether an audit was clean, or None if the event's details do not describe an audit."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):

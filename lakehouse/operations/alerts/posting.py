@@ -45,7 +45,7 @@ class Posting:
         return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
 
     def signed(self, body: bytes, event_id: str) -> dict[str, str]:
-        """Return the signature headers for a body; empty without a secret."""
+        """Return the signature headers for a body, or no headers without a secret."""
         secrets = self.secret.get_secret_value().split()
         if not secrets:
             return {}

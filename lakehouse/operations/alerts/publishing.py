@@ -45,7 +45,7 @@ class Beat:
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether the beat is so recent that a process is probably evaluating the rules."""
+        """Return whether the beat is so recent that a process is probably evaluating the rules."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 
@@ -176,7 +176,7 @@ def read_whole_state(
 
 
 def _beat_in(value: bytes | None) -> Beat | None:
-    """Return the beat in a record; None if the record is not a beat."""
+    """Return the beat in a record, or None if the record is not a beat."""
     try:
         said = json.loads(value or b"")
         return Beat(datetime.fromisoformat(said["at"]).astimezone(UTC), float(said["every_s"]))

@@ -182,7 +182,7 @@ def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
 
 def _one_of(rule: _Checked, first: str, second: str) -> _Checked:
     if (getattr(rule, first) is None) == (getattr(rule, second) is None):
-        raise ValueError(f"give either {first} or {second}")
+        raise ValueError(f"specify either {first} or {second}")
     return rule
 
 

@@ -25,7 +25,7 @@ from lakehouse.storage.spark.query_errors import what_of
 class Standing:
     """The firing alerts, oldest first, and the latest notifications, newest first.
 
-    `beat` contains the time of the last evaluation; None if there was no evaluation.
+    `beat` contains the time of the last evaluation, or None if there was no evaluation.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -33,7 +33,7 @@ class Standing:
     beat: Beat | None = None
 
     def unwatched(self, now: datetime) -> str | None:
-        """Return a message if the rules have not been evaluated recently; otherwise None."""
+        """Return a message if the rules have not been evaluated recently, or None otherwise."""
         if self.beat is not None and self.beat.is_fresh(now):
             return None
         last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
@@ -41,7 +41,7 @@ class Standing:
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
-    """Return the firing alerts and the latest `most` notifications.
+    """Return the firing alerts and up to `most` of the latest notifications.
 
     The result is empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if
     the topics cannot be read.
@@ -62,7 +62,7 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return a rule's threshold; None if the rule has no threshold."""
+    """Return a rule's threshold, or None if the rule has no threshold."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 

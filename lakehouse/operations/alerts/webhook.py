@@ -1,10 +1,10 @@
 """Deliver notifications to a webhook at least once and in order, from a background thread.
 
 The thread reads the alert topic in a separate consumer group, and commits an offset once the webhook has
-responded with a 2xx status. Until then, it retries with back-off. An unavailable webhook therefore misses no
-notification and delays nothing else. A retried notification keeps its event id, in the body and in the header
-`Idempotency-Key`. A new webhook receives only notifications sent after its first start. Foreign records in
-the topic are skipped with a warning.
+responded with a 2xx status. Until then, it retries with back-off. A webhook that is unavailable for a while
+therefore misses no notification, and delays nothing else. A retried notification keeps its event id, in the
+body and in the header `Idempotency-Key`. A new webhook receives only notifications sent after its first
+start. Foreign records in the topic are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Webhook:
 
     @property
     def trouble(self) -> str | None:
-        """The reason why notifications are not being delivered; None if delivery works."""
+        """The reason why notifications are not being delivered, or None if delivery works."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"
@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Skip foreign records, with one warning for consecutive records."""
+        """Deliver a record's notification. Skip foreign records, warning once per run of consecutive ones."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

@@ -51,7 +51,7 @@ def as_message(one: Notification) -> dict[str, object]:
 
 
 def message_in(body: bytes | None) -> Mapping[str, Any] | None:
-    """Return the notification in a record, with times in ISO 8601 format; None if the record is foreign."""
+    """Return the notification in a record, with ISO 8601 times, or None if the record is foreign."""
     try:
         found = _Message.model_validate_json(body or b"")
     except ValidationError:
@@ -72,7 +72,7 @@ def alert_as_json(alert: Alert) -> bytes:
 
 
 def alert_in(key: bytes | None, body: bytes) -> Alert | None:
-    """Return the alert in a state record; None if the record is foreign."""
+    """Return the alert in a state record, or None if the record is foreign."""
     try:
         found = Alert(*_ALERT.validate_json(body))
     except ValidationError:

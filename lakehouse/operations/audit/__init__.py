@@ -4,7 +4,7 @@
                                                                                 └─ stores
 
 The audit can run alongside the streams. It compares consistent versions (`lakehouse.engine.progress.cuts`)
-and does not report in-flight rows. It writes nothing.
+and does not report in-flight rows. The audit writes nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def audit(
 
 
 def _is_small(lake: Lake, stream: Stream) -> bool:
-    """Tell whether each of the stream's tables has few rows."""
+    """Return whether each of the stream's tables has few rows."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
     try:

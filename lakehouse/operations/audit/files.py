@@ -57,5 +57,5 @@ def _what(size: int, there: int | None) -> str | None:
     if there == _MISSING:
         return "is in the table's log, but missing"
     if there not in (size, None):
-        return f"has {there:,} bytes, not {size:,} as in the table's log: truncated, as by a power failure"
+        return f"has {there:,} bytes, not {size:,} as in the table's log: truncated, as after a power failure"
     return None

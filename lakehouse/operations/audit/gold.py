@@ -33,7 +33,7 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
 
 
 def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
-    """Return a note with the number of rows whose total overflows its type; empty if there are none."""
+    """Return a note with the number of rows whose total overflows its type, if there are any."""
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()

@@ -27,8 +27,8 @@ class Check:
     """A comparison: its subject, the number of rows compared, the number of differences, and examples.
 
     `notes` explain expected deviations, such as gaps, expired offsets and in-flight rows. `not_compared`
-    describes the rows that could not be compared, and why. If there are any, the check is not clean, even
-    without differences.
+    describes the rows that could not be compared, and why. If there are such rows, the check is not clean,
+    even without differences.
     """
 
     stream: str

@@ -50,7 +50,7 @@ _TYPES: dict[str, DataType] = {
     "enum": StringType(),
     "union": StringType(),
 }
-"""Types that Spark lacks, or that Arrow does not convert."""
+"""DuckDB types that Spark lacks, or that Arrow does not convert, with the Spark types to use instead."""
 _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 
 
@@ -100,7 +100,7 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return the message for a missing table, with suggestions; None for any other error.
+    """Return the message for a missing table, with suggestions, or None for any other error.
 
     If the statement names no existing table in a schema, DuckDB reports the whole schema as missing.
     """

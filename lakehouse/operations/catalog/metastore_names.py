@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """The outcome for one table. `about` says what has changed, or why the table was refused."""
+    """The outcome of registering one table. `about` says what has changed, or why it was refused."""
 
     table: str
     outcome: Outcome
@@ -111,7 +111,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
 
 
 def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
-    """Return a table's metastore entry; None if the table does not exist yet."""
+    """Return a table's metastore entry, or None if the table does not exist yet."""
     if not lake.exists(spec.layer, spec.name):
         return None
     path = lake.path(spec.layer, spec.name)

@@ -157,7 +157,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the first plan node that does more than read; None if all nodes only read."""
+    """Return the class of the first plan node that does more than read, or None if all nodes only read."""
     plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()

@@ -2,8 +2,8 @@
 
 A table records its positions in its source tables. Its version is chosen before the source tables' versions,
 which therefore contain everything that the table has read. Dead letters and side tables are written before
-their main table but chosen after it. They may then contain extra rows, as after a killed micro-batch. The
-copy's first run completes the micro-batch.
+their main table but chosen after it. In the copy, they may therefore contain extra rows, as they do after a
+killed micro-batch. The copy's first run completes this micro-batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
 
 
 def newest(lake: Lake, layer: str, name: str) -> int:
-    """Return a table's newest version from the file names in its log; -1 if the log has no commits."""
+    """Return a table's newest version, based on its log's file names, or -1 if the log has no commits."""
     return max(commits_among(storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}")), default=-1)
 
 
@@ -87,8 +87,8 @@ def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, boo
 def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
     """Yield leased gold tables, and other tables with rows rewritten since `before`.
 
-    Their writers do not follow the order of the layers. A replay writes silver before the dead letters, and a
-    rebuild of silver changes rows before gold follows.
+    The writers of such tables do not follow the order of the layers. A replay writes silver before the dead
+    letters, and a rebuild of silver changes rows before gold follows.
     """
     for one in chosen:
         path = lake.path(one.layer, one.name)

@@ -96,7 +96,7 @@ class Copying:
         found = markers.read(spark, root)
         if found is None:
             if storage.names(spark, root):
-                raise TableError(f"{root} is not empty and not a copy of a lake; choose another place")
+                raise TableError(f"{root} is not empty and not a copy of a lake; choose another location")
             return Marker(self.lake.root)
         for layer in storage.names(spark, root):
             for name in () if layer.startswith("_") else storage.names(spark, f"{root}/{layer}"):
@@ -110,8 +110,8 @@ class Copying:
             return
         if noted is None or version > noted.version:
             raise TableError(
-                f"{table} at {self.to.root} was written to after it was copied, so it is no longer a "
-                "copy; choose another place"
+                f"{table} at {self.to.root} was written to after it was copied, so it is no longer an exact "
+                "copy; choose another location"
             )
         path = self.lake.path(layer, name)
         id_ = tables.table_id(self.lake.spark, path) if self.lake.exists(layer, name) else None
@@ -119,7 +119,7 @@ class Copying:
             there = "is gone" if id_ is None else f"has id {id_}"
             raise TableError(
                 f"{self.to.root} is a copy of another lake, or {table} was recreated since: there it has id "
-                f"{noted.id}, and at {path} it {there}. Choose another place"
+                f"{noted.id}, and at {path} it {there}. Choose another location"
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
@@ -149,9 +149,9 @@ class Copying:
         return made
 
     def _notes(self) -> dict[str, str]:
-        """Return the contents of the export notes and record schemas, by destination path.
+        """Return the contents of the export notes and record schemas, keyed by destination path.
 
-        They are read before the versions are chosen, so no chosen version is older than the notes.
+        The notes are read before the versions are chosen, so no chosen version is older than the notes.
         """
         found, spark = dict[str, str](), self.lake.spark
         for file in storage.names(spark, f"{self.lake.root}/{SCHEMAS}"):
@@ -170,14 +170,14 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files except its log, and return all files; None if some have been removed."""
+        """Copy a table's files except its log, and return all files, or None if some were removed."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
         return lying if self._copy(one, missing, at_once=True) else None
 
     def _is_whole(self, one: Chosen, lying: Mapping[str, int] | None) -> bool:
-        """Tell whether all files in the table's chosen version were copied."""
+        """Return whether all files in the table's chosen version were copied."""
         if lying is None:
             return False
         path = self.lake.path(one.layer, one.name)
@@ -195,7 +195,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove commits that commands made on the copy. The original's commits use the same versions."""
+        """Remove commits that commands made on the copy, because their versions clash with the original's."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -234,17 +234,17 @@ def refuse_nesting(root: str, to: str) -> None:
     """Raise TableError if either directory contains the other."""
     one, other = (f"{location(place).rstrip('/')}/" for place in (root, to))
     if one.startswith(other) or other.startswith(one):
-        raise TableError(f"one of {to} and {root} contains the other; copy the lake to another place")
+        raise TableError(f"one of {to} and {root} contains the other; copy the lake to another location")
 
 
 def _files(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the sizes of a table's data files and change feed files, by name."""
+    """Return the sizes of a table's data files and change feed files, keyed by file name."""
     lying = storage.lying(lake.spark, lake.path(one.layer, one.name))
     return {name: size for name, size in lying.items() if not name.startswith("_") or name.startswith(_FEED)}
 
 
 def _log(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the sizes of a table's log files up to the chosen version, by name."""
+    """Return the sizes of a table's log files up to the chosen version, keyed by file name."""
     lying = storage.lying(lake.spark, f"{lake.path(one.layer, one.name)}/{LOG}")
     return {f"{LOG}/{name}": size for name, size in lying.items() if 0 <= _version(name) <= one.version}
 
@@ -290,5 +290,5 @@ def _note(lake: Lake, table: str, marker: Marker, at_ms: int) -> None:
     if adoption is None or adoption.at_ms < copied_ms:
         raise TableError(
             f"{table} at {path} was written to after it was copied, so its versions may not be the "
-            "original's. Copy the lake again, to another place"
+            "original's. Copy the lake again, to another location"
         )

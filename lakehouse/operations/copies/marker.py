@@ -33,7 +33,7 @@ class Marker:
     """A copy's original (`of`), the time when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
 
     `tables` is None if the copy was never finished. `towards` contains the versions that a run is copying, or
-    that a killed run was copying.
+    was copying when it was killed.
     """
 
     of: str
@@ -48,7 +48,7 @@ class Marker:
 
 
 def read(spark: SparkSession, root: str) -> Marker | None:
-    """Return a copy's marker; None if the lake is not a copy.
+    """Return a copy's marker, or None if the lake is not a copy.
 
     Raises TableError if the marker is unreadable.
     """

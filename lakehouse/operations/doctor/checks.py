@@ -241,7 +241,7 @@ def _writable(lake: Path) -> Iterator[Finding]:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-") as file:
             ahead_s = os.fstat(file.fileno()).st_mtime - time.time()
     except OSError as error:
-        todo = f"give user {os.getuid()} write access, or set `lake` (LAKEHOUSE_LAKE) to another place"
+        todo = f"give user {os.getuid()} write access, or set `lake` (LAKEHOUSE_LAKE) to another location"
         yield Finding("lake is writable", "fail", f"{place}: {error.strerror}", todo)
         return
     yield Finding("lake is writable", "ok", str(place))
@@ -261,7 +261,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
         free = shutil.disk_usage(there).free
         state: State = "fail" if free < _SCARCE_BYTES else "warn" if free < _LOW_BYTES else "ok"
-        todo = "" if state == "ok" else "make room, or move it to another disk"
+        todo = "" if state == "ok" else "free some space, or move it to another disk"
         yield Finding(f"disk of {name}", state, f"{free / 1e9:.1f} GB free at {there}", todo)
     try:
         java.temporary_directory()

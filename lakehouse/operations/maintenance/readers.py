@@ -17,7 +17,7 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 class Reader:
     """A query that reads a table. A layer reads the table's appends, and an export reads its change feed.
 
-    `fills` is the layer and name of the table that the query writes; None for an export. `topic` is an
+    `fills` is the layer and name of the table that the query writes, or None for an export. `topic` is an
     export's topic; None if the export has no topic.
     """
 
@@ -40,7 +40,7 @@ class Held:
 
 
 def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
-    """Return the reader's position in the table at the path; None if it has never read the table."""
+    """Return the reader's position in the table at the path, or None if it has never read the table."""
     if reader.fills is None:
         progress = sent.noted(lake.spark, path, reader.topic)
         is_this = progress is not None and progress.is_of(tables.table_id(lake.spark, path))
@@ -51,13 +51,13 @@ def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
 
 
 def held_by(lake: Lake, readers: Iterable[Reader], path: str) -> Held | None:
-    """Return the reader with the oldest unread version; None if all readers have read everything."""
+    """Return the reader with the oldest unread version, or None if all readers have read everything."""
     waiting = [held for reader in readers if (held := _unread(lake, reader, path)) is not None]
     return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
 
 
 def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) -> bool:
-    """Tell whether every reader has read all commits before `upto` (UTC)."""
+    """Return whether every reader has read all commits before `upto` (UTC)."""
     for reader in readers:
         if position_of(lake, reader, path) is None:
             return False

@@ -13,7 +13,7 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
     ops           rows from before the limit
 
 The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`). Audits and rebuilds
-skip the rows before it. With `sequence_by`, the ids of deleted rows and letters are recorded in
+skip the rows before the limit. With `sequence_by`, the ids of deleted rows and letters are recorded in
 ops.retained_ids, with the last deleted sequence. Silver waits until the deletion is done. A rerun deletes
 nothing more. If retention is killed, rerun it.
 """
@@ -52,8 +52,8 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 class Cut:
     """The condition that selects the rows to delete, and their entry in ops.retention (None: no entry).
 
-    `stay` contains the `id` of each row to keep despite the condition; None if there are no such rows.
-    `frozen` contains the ids whose rows or letters are deleted, by source, in the form that
+    `stay` contains the `id` of each row to keep despite the condition, or None if there are no such rows.
+    `frozen` contains the ids whose rows or letters are deleted, keyed by source, in the form that
     `retained.note_ids` expects.
     """
 
@@ -64,7 +64,7 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Returns a table's cut at a given time (UTC); None if no row may be deleted."""
+"""Returns a table's cut at a given time (UTC), or None if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
@@ -81,7 +81,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
     with ExitStack() as held:
         for source in cut.frozen:
             held.enter_context(holding(lake, source, "retention"))
-        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed it
+        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed the cut
         return 0 if decided is None else _take(lake, spec, decided, now)
 
 
@@ -195,7 +195,8 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 def _counts() -> Column:
     """Return the condition for letters that count when a later record has the same id (`sequence_by`).
 
-    Replayed, discarded and resent letters do not count, because a row has replaced them or they were dropped.
+    Replayed, discarded and resent letters do not count, because a row has replaced them or the user has
+    dropped them.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
 
@@ -242,7 +243,7 @@ def ops_cut(column: str, days: int) -> CutMaker:
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight (UTC) before `oldest` and before any row that may change; None: unknown."""
+    """Return the last midnight (UTC; None: unknown) before `oldest` and before any row that may change."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # the most small-file bytes to rewrite while a merged table's micro-batches wait
+_MOST_BYTES = 256 << 20  # the maximum size of small files to rewrite while micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 

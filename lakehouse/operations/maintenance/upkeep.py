@@ -1,9 +1,9 @@
 """Maintain a lake's tables, one table per step.
 
 A step deletes rows that are too old (`lakehouse.operations.maintenance.retention`), merges small files with
-OPTIMIZE if there are many, runs VACUUM, and cleans up the log. It keeps everything that readers still need,
-regardless of age: versions that a layer has not read, and the part of the change feed that refills sinks. A
-rerun finds nothing to do. If a step is killed, the next round repeats it.
+OPTIMIZE if there are many, runs VACUUM, and cleans up the log. A step keeps everything that readers still
+need, regardless of age: versions that a layer has not read, and the part of the change feed that refills
+sinks. A rerun finds nothing to do. If a step is killed, the next round repeats it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ class Kept:
         said += [f"{before:,} files became {after:,}"] if after != before else []
         said += [f"{self.removed:,} old files removed"] if self.removed else []
         if self.held is not None:
-            since = "left the log" if self.held.since is None else f"is from {self.held.since:%F %T} UTC"
+            since = (
+                "is no longer in the log"
+                if self.held.since is None
+                else f"is from {self.held.since:%F %T} UTC"
+            )
             said.append(f"the oldest version unread by {self.held.reader} {since}")
         return f"{self.table}: {', '.join(said) or 'nothing to do'}"
 
@@ -163,7 +167,7 @@ class Keeper:
 
     OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, the table's
     micro-batches wait. `alone()` holds back this application's micro-batches, and a lease holds back other
-    applications' micro-batches. If a merged table has more than `most_bytes` of small files, the files are
+    applications' micro-batches. If a merged table has more than `most_bytes` of small files, these files are
     not merged; a keeper without this limit merges them.
     """
 
@@ -182,7 +186,7 @@ class Keeper:
         self._most_bytes = most_bytes
 
     def keep(self, task: Task, now: datetime, *, dry_run: bool = False) -> Kept | None:
-        """Maintain a table and return the result; None if the table does not exist.
+        """Maintain a table and return the result, or return None if the table does not exist.
 
         A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
         conflict error if another writer rewrites the table's files during every attempt.

@@ -1,4 +1,4 @@
-"""Incremental checks for a live gate: use a table's changes to tell if it still meets its expectations.
+"""Incremental checks for a live gate: a table's changes show whether it still meets its expectations.
 
 A table that met its expectations at one version also meets them at a later version if
 - every row whose key is in the change feed between the two versions meets every condition,
@@ -6,7 +6,7 @@ A table that met its expectations at one version also meets them at a later vers
 - no row was removed from the other tables that the steps name.
 
 Changed rows are read by key, and nearby rows by time or number, with data skipping. A result of False only
-means that the whole table must be checked. The feed or the log may be gone, the table may have been
+means that the whole table must be checked: the feed or the log may be gone, the table may have been
 recreated, or a changed row may be wrong.
 """
 
@@ -33,7 +33,7 @@ from lakehouse.streams.definition import MergedTable
 from lakehouse.streams.suite_internals import ExpectNoRows, ExpectRowsToMeet
 
 Marks = Mapping[str, tuple[str, int]]
-"""Each table's id and version, by table name."""
+"""Each table's id and version, keyed by table name."""
 Suites = Sequence[tuple[Subject, ExpectationSuite]]
 
 _BATCH = "changed_rows"
@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether later checks may be incremental, because no query's `step` returns a row now."""
+    """Return whether later checks may be incremental, because no query's `step` returns a row now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -71,7 +71,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
     """Tell from the changes whether tables still meet their expectations; false if this is unknown.
 
     `held` contains the tables' marks from the last time they met their expectations and `can_go_on` was true.
-    `kept` contains the gold tables, by name. Their change feeds are read.
+    `kept` contains the gold tables, keyed by name, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -108,7 +108,7 @@ class _Since:
         self._found: dict[str, _Changed] = {}
 
     def lost_nothing(self, suites: Suites) -> bool:
-        """Tell whether the tables that steps name still contain all their rows."""
+        """Return whether the tables that steps name still contain all their rows."""
         named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
         return all(
             self._has_all(subject)
@@ -117,7 +117,7 @@ class _Since:
         )
 
     def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
-        """Tell whether the changed rows meet the conditions, and no step returns a changed row."""
+        """Return whether the changed rows meet the conditions, and no step returns a changed row."""
         if not self._has_changed(subject):
             return True
         steps = _steps(suite)
@@ -154,7 +154,7 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether no row was removed.
+        """Return whether no row was removed.
 
         In gold, no key may be missing. In other layers, no commit may have rewritten files.
         """
@@ -181,7 +181,7 @@ class _Since:
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return the rows near the changed rows in other tables, by view."""
+        """Return the rows in other tables that are near the changed rows, keyed by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -208,7 +208,7 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Tell whether a step returns no row. Tables that are not in `views` are read in full.
+    """Return whether a step returns no row. Tables that are not in `views` are read in full.
 
     `after` maps tables to versions. A table's change feed is read after this version, or after version 0 by
     default.
@@ -234,7 +234,7 @@ def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return a column's bucket width: microseconds for timestamps, a number for longs; otherwise None."""
+    """Return a column's bucket width: microseconds for timestamps, a number for longs, or None otherwise."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None

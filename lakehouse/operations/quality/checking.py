@@ -41,7 +41,7 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return a table's suite, or the default suite for a stream's table; None if the table has no suite.
+    """Return a table's suite, or the default suite for a stream's table, or None if the table has no suite.
 
     Raises TableError if the suite's module does not return an ExpectationSuite.
     """
@@ -162,7 +162,7 @@ def _observed(found: Mapping[str, Any], unexpected: int) -> str:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return an expectation's exception message. Great Expectations stores it once or for each metric."""
+    """Return an expectation's exception message. Great Expectations stores it once or per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((first_line(text) for text in messages if text.strip()), None)

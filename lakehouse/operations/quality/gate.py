@@ -1,8 +1,8 @@
 """The gate before the export: a stream is exported only while its gold tables meet their expectations.
 
 Only expectations with severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
-Whole tables are checked until their expectations hold. Later checks read only the changes
-(`lakehouse.operations.quality.changes`). They read whole tables only if the changes are not enough to decide.
+Whole tables are checked until their expectations hold. Later checks read the changes
+(`lakehouse.operations.quality.changes`), and whole tables only if the changes are not enough to decide.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the tables that the suites check, and the tables that their queries name."""
+        """Return the tables that the suites check, and the tables that the suites' queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

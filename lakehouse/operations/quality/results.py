@@ -7,7 +7,7 @@ the keys of some failing rows as JSON. `error` is null unless the expectation co
 only appended.
 
 The grain of ops.gates is one row per stream and gate change. Its key is stream, changed_at (UTC). `reasons`
-lists the expectations that did not hold. It is empty if the gate opened.
+lists the expectations that did not hold. `reasons` is empty if the gate opened.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ GATES = TableSpec(
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """The result of a table's expectation in one run."""
+    """The result of one expectation of a table in one run."""
 
     run_id: str
     checked_at: datetime
@@ -77,7 +77,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation's results in several runs; None for runs that did not check the expectation."""
+    """An expectation's results in several runs, or None for runs that did not check the expectation."""
 
     table: str
     expectation: str
@@ -166,7 +166,7 @@ def trends(found: Sequence[HistoryRow]) -> list[Trend]:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the current gate states by stream, for streams whose gate has been checked."""
+    """Return the current gate states, keyed by stream, for streams whose gate has been checked."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))

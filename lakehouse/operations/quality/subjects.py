@@ -44,7 +44,7 @@ class Subject:
     """A table that can have a suite: its spec, and its rows' time column.
 
     `suites` is the package that contains the table's suite. `declared` is the stream's declaration of the
-    table; None if the table belongs to no stream.
+    table, or None if the table belongs to no stream.
     """
 
     spec: TableSpec
@@ -159,7 +159,7 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows at its pinned version; empty if the table does not exist yet."""
+        """Return the table's rows at its pinned version, or an empty frame if it does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)

@@ -1,9 +1,9 @@
 """Rebuild gold: recompute rows from silver, and correct the rows that differ. Other rows remain unchanged.
 
 During a rebuild, the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
-rows from exactly the silver rows that the table has merged, and upserts the rows that differ. It repeats this
-until nothing differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed
-commits remain; rerun it to finish.
+rows from exactly the silver rows that the table has merged, and upserts the rows that differ. It repeats
+these two steps until nothing differs, so a micro-batch that was still running does no harm. If a rebuild is
+killed, completed commits remain; rerun it to finish.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def rebuild_gold(
     expected result. `span` applies to the rows' first time column (window_start, ts).
 
     Raises TableError if the table keeps changing, or if a span is given although the rows have no time or
-    were made with other settings. Without `force`, also raises TableError if more than MOST_TAKEN_AWAY of a
-    table's rows have no silver rows. In this case, nothing has been written.
+    were made with different settings. Without `force`, also raises TableError if more than MOST_TAKEN_AWAY of
+    a table's rows have no silver rows. In this case, nothing has been written.
     """
     kept = (table, *table.sides)
     if not span.is_whole and any(one.time_columns is None for one in kept):
@@ -151,7 +151,7 @@ class _Look:
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct the differences. Rows with a duplicate key are deleted; the next round inserts one."""
+        """Correct the differences. Rows with duplicate keys are deleted; the next round inserts one."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -181,7 +181,7 @@ def _within(table: MergedTable, span: WindowSpan) -> Column:
 
 
 def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
-    """Return the newest version of each of the stream's silver tables, by name."""
+    """Return the newest version of each of the stream's silver tables, keyed by table name."""
     names = [source.table for source in stream.sources]
     return {name: tables.version_of(lake.spark, lake.path("silver", name)) for name in names}
 

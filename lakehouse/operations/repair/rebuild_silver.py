@@ -92,9 +92,9 @@ class SilverRebuilt:
     newly_refused   new and reopened letters
     newly_accepted  letters that are now replayed
     skipped         records that were skipped with --skip and therefore not validated
-    made_anew       silver had been made with other id settings; gold may have skipped an earlier attempt
+    made_anew       silver was built with different id settings; gold may have skipped an earlier attempt
     first, last     the smallest and largest event time (UTC), old or new, among inserted, removed and
-                    changed rows; None if there are no such rows
+                    changed rows, or None if there are no such rows
     """
 
     judged: int = 0
@@ -135,10 +135,11 @@ def rebuild_silver(
 ) -> SilverRebuilt:
     """Revalidate the records that silver has processed, and correct silver and the dead letters.
 
-    Records that are already in silver are never late. Letters refused as late remain late. Any other record
-    that the current rules accept is late if it is before its watermark. The watermark uses the lateness that
-    was allowed when the record landed (`lakehouse.engine.ops_tables.lateness`). Backfill records are not
-    late. With `allow_late`, no record is late, unless retention has deleted the rows that it belongs to.
+    Records that are already in silver are never late. Records that were refused as late remain late. Any
+    other record that the current rules accept is late if it is before its watermark. The watermark uses the
+    lateness that was allowed when the record landed (`lakehouse.engine.ops_tables.lateness`). Backfill
+    records are not late. With `allow_late`, no record is late, unless retention has deleted the rows that it
+    belongs to.
 
     Records deleted from bronze are not validated. Discarded letters remain discarded. The layers may run at
     the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
@@ -240,8 +241,8 @@ class _SourceRebuild:
     def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         """Return the verdicts on processed records, together with the records' silver rows and letters.
 
-        `_standing` is the silver row; null if the record has no row. `_letter`, `_status` and `_said` are the
-        letter's id, status and reasons; null if the record has no letter.
+        `_standing` is the silver row, or null if the record has no row. `_letter`, `_status` and `_said` are
+        the letter's id, status and reasons, or null if the record has no letter.
         """
         names = silver_schema(self._source).names
         done = self._done().where(within(ranges))  # read first, so the tables contain all of these records
@@ -280,7 +281,7 @@ class _SourceRebuild:
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Tell whether a letter is `resent` only because of earlier id settings, not by a user's decision."""
+        """Return whether a letter is `resent` only because of earlier id settings, not a user's decision."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
@@ -325,10 +326,10 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons against a record. Lateness is a reason only if the record is not in silver.
+        """Return the reasons for refusing a record. Lateness is a reason only if the record is not in silver.
 
-        If silver was made with other id settings, its records can be late too. They may have been accepted
-        only because their id was known.
+        If silver was built with different id settings, records in silver can be late, too, because they may
+        have been accepted only because their id was known.
         """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
@@ -393,7 +394,7 @@ class _SourceRebuild:
         return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
 
     def _ids(self) -> tuple[Column, Column]:
-        """Return a judged record's id and sequence; null if its source has no ids."""
+        """Return a judged record's id and sequence, or null if its source has no ids."""
         if self._source.unique_by is None:
             return F.lit(None).cast("string"), F.lit(None).cast("long")
         return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
@@ -408,7 +409,7 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits during a rebuild. It waits if its records have or had ids."""
+    """Return whether silver waits during a rebuild of the source, because its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
@@ -433,7 +434,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values; null if equal."""
+    """Return the first column in which a silver row differs from bronze, with both values, if any."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
@@ -450,7 +451,7 @@ def _said_other() -> Column:
 
 
 def _work() -> dict[str, Column]:
-    """Return a record's required changes. The first three affect its silver row, the last four its letter."""
+    """Return a record's required changes: the first three affect its silver row, the last four its letter."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
         identity.is_sound(),

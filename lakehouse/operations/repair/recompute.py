@@ -34,9 +34,9 @@ DOUBLED = "a duplicate key"
 class GoldCut:
     """A gold table, its side tables, and the silver rows that they have aggregated.
 
-    `found` contains the gold rows, `versions` the versions, and `merged` the silver rows, all by table name.
-    `found` excludes rows whose first time (UTC) is before `since`; if `since` is None, it excludes no rows.
-    `finality` is None unless the table has an EventClock.
+    `found` contains the gold rows, `versions` contains the versions, and `merged` contains the silver rows,
+    all keyed by table name. `found` excludes rows whose first time (UTC) is before `since`; if `since` is
+    None, it excludes no rows. `finality` is None unless the table has an EventClock.
     """
 
     table: GoldTable
@@ -50,8 +50,8 @@ class GoldCut:
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return a table's current cut.
 
-    Side tables are written first, so a side table may be a micro-batch ahead. Its earlier version is then
-    used.
+    Side tables are written first, so a side table may be a micro-batch ahead. In this case, the side table's
+    earlier version is used.
     """
     spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
     snapshot = tables.snapshot(spark, path)
@@ -75,7 +75,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the recomputed rows, by table name, without changes that depend on the wall clock."""
+    """Return the recomputed rows, keyed by table name, without changes that depend on the wall clock."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
@@ -195,7 +195,7 @@ def _text(value: Column) -> Column:
 
 
 def _rank_error(name: str, rank: float, limit: float) -> Column:
-    """Return a message with a quantile's rank error; null if the error is within the limit."""
+    """Return a message with a quantile's rank error, or null if the error is within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
     says = F.format_string(f"the rank error of {name} is %.4f, over the limit of {limit:.4f}", error)

@@ -1,15 +1,17 @@
 """Replay dead letters into silver, or discard them.
 
-A replay revalidates the bronze rows of open letters, with silver's code and the current rules and
-settings. Rows that pass are inserted into silver unless they are already there. Their letters become
-`replayed` only afterwards. A killed replay may leave open letters with rows in silver. The next replay or
-discard first closes these letters. However often a record is replayed, silver contains it once.
+A replay revalidates the bronze rows of open letters, with silver's code and the current rules and settings.
+Rows that pass are inserted into silver unless they are already there. Their letters become `replayed` only
+after these rows have been written. A killed replay may leave open letters with rows in silver. The next
+replay or discard first closes these letters. However often a record is replayed, silver contains it once.
 
-Silver's stream only appends, so it does not conflict. If two replays insert rows at the same time, one of
-them retries. A rebuild of silver uses the same letters. A source's replays and discards therefore share a
-lease on its letters (`lakehouse.storage.tables.leases`), and a rebuild takes the lease exclusively.
+The stream itself only appends rows to silver, so it does not conflict with a replay. If two replays insert
+rows at the same time, one of them retries. A rebuild of silver uses the same letters. A source's replays and
+discards therefore share a lease on its letters (`lakehouse.storage.tables.leases`), and a rebuild takes the
+lease exclusively.
 
-Records skipped with --skip may fail again, or hang. They are validated only if the selection names them.
+Records skipped with --skip may fail again, or hang. Such records are validated only if the selection names
+them.
 """
 
 from __future__ import annotations
@@ -329,7 +331,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission for valid records. It follows everything silver has processed or admitted."""
+        """Return the admission for valid records, which follows all that silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -375,7 +377,7 @@ class _SelectedLetters:
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-        """Close the letters with rows that passed, and update the reasons of the other letters."""
+        """Close the letters whose records passed, and update the reasons of the other letters."""
         passed = F.size("s.reasons") == 0
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(
@@ -394,7 +396,7 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that match `where` and are not yet replayed. This counts as an attempt."""
+        """Update the letters that match `where` and are not yet replayed, which counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))

@@ -1,7 +1,8 @@
 """Read topics' end offsets and the times of the first unread records, over persistent connections.
 
 A record's time is the time of its batch. Read-committed consumers stop before the first record in an open
-transaction. They therefore miss later records from other producers. This module also finds such transactions.
+transaction. They therefore miss later records from other producers. This module also finds transactions that
+hide records in this way.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def open_transactions(
 
 
 def _described(admin: Admin, producer_id: int) -> tuple[str, int] | None:
-    """Return a producer's transactional id and its transaction's start in ms; None if unavailable."""
+    """Return a producer's transactional id and its transaction's start in ms, or None if unavailable."""
     try:
         listed = admin.list_transactions(producer_id_filters=[producer_id])
         names = [one.transactional_id for of_broker in listed.values() for one in of_broker]
@@ -70,7 +71,7 @@ Coordinate = tuple[str, int]
 class Ends:
     """A partition's first existing offset, and the offset after its last committed record.
 
-    `open_transaction` is the transaction that hides later records; None if no transaction is open.
+    `open_transaction` is the transaction that hides later records, or None if no transaction is open.
     """
 
     first: int
@@ -89,7 +90,7 @@ class Broker:
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
-        """Return the ends of every partition in the existing topics, by topic and partition.
+        """Return the ends of every partition in the existing topics, keyed by topic and partition.
 
         Topics that may not be described are stored in `denied`, with the reason. Raises ServiceError with the
         reason if no broker answers within a few seconds.
@@ -141,7 +142,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return the reason for each missing topic that the user may not describe, by topic."""
+        """Return the reasons for missing topics that the user may not describe, keyed by topic."""
         if not missing:
             return {}
         reasons = {
@@ -158,7 +159,7 @@ class Broker:
         return self._admin
 
     def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transactions at the last stable offsets; empty if the broker cannot list them."""
+        """Return the open transactions at the last stable offsets, or none if the broker cannot list them."""
         try:
             return open_transactions(self._administering(), end)
         except KafkaError:

@@ -54,7 +54,7 @@ class FileFacts:
 class CommitFacts:
     """A commit's effect on a table's rows.
 
-    `added` contains the row count of each file with new rows, in log order; None without statistics.
+    `added` contains the row count of each file with new rows, in log order, or None without statistics.
     `rewrites` says whether existing rows were removed or changed. `feed` contains the paths of the commit's
     change files. If the commit has no change files, `feed` contains the row counts of the added and removed
     files.
@@ -101,12 +101,12 @@ class Log:
 
     @property
     def version(self) -> int:
-        """The newest version; -1 if the table does not exist."""
+        """The newest version, or -1 if the table does not exist."""
         return self._watched.version
 
     @property
     def rows(self) -> int | None:
-        """The table's row count from file statistics; None if a file has no statistics."""
+        """The table's row count from file statistics, or None if a file has no statistics."""
         return total([file.records for file in self.files.values()])
 
     @property
@@ -116,7 +116,7 @@ class Log:
 
     @property
     def newest(self) -> datetime | None:
-        """The greatest time in the time column, to the millisecond; None if the table has no rows."""
+        """The greatest time in the time column, to the millisecond, or None if the table has no rows."""
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
@@ -143,7 +143,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of commits, starting at version `first`; None for commits gone from the log."""
+        """Yield the effects of commits from version `first` on, or None for a commit gone from the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -162,7 +162,7 @@ class Log:
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the row count of each file in a commit's change feed; None for a missing file."""
+        """Return the row count of each file in a commit's change feed, or None for a missing file."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -265,7 +265,7 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def from_ms(ms: int) -> datetime | None:
-    """Return the UTC time at `ms` milliseconds after the epoch; None if it is out of range."""
+    """Return the UTC time at `ms` milliseconds after the epoch, or None if it is out of range."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:

@@ -114,7 +114,7 @@ def _of_partitions(
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return the reason why the backlog's age is unknown; None if it is known, or if nothing waits."""
+    """Return the reason why the backlog's age is unknown, or None if it is known, or if nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 

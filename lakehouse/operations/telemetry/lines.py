@@ -1,7 +1,7 @@
 """A run's output: text lines for people, or JSON lines for log collectors.
 
 Each JSON line contains `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's
-line also contains stream, layer, table, batch (the version written or sent; null for clock-driven work),
+line also contains stream, layer, table, batch (the version written or sent, or null for clock-driven work),
 rows, written and seconds.
 
 A live run on a terminal instead redraws one line per stream, with notices above:

@@ -124,7 +124,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return the partitions with bronze's positions only, and the reason why the rest is unknown."""
+    """Return partitions that contain only bronze's positions and the reason why the rest is unknown."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -176,7 +176,7 @@ def event_times(name: str, log: Log) -> EventTimes | None:
 
 
 def _age_s(ms: int | None, now: datetime) -> float | None:
-    """Return the age in seconds of a time in ms since the epoch; None if it is not a plausible write time.
+    """Return the age in seconds of a time in ms since the epoch, or None if it is not a plausible write time.
 
     Producers may write any number, such as -1 for a missing time, microseconds, or a time in the far future.
     """

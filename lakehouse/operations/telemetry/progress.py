@@ -22,12 +22,12 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return a query's position in `source` from its target's `log`; None if no position is recorded."""
+    """Return a query's position in `source` from its target's `log`, or None if no position is recorded."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return the time (UTC) of the query's last micro-batch in its target table; None before the first."""
+    """Return the time (UTC) of the query's last micro-batch in its target table, or None before the first."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)

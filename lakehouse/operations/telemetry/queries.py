@@ -14,7 +14,7 @@ from lakehouse.streams.definition import Stream
 class StreamQuery:
     """A query that reads tables (by qualified name) or, in bronze, a topic (by default name).
 
-    `target` is the table that the query writes; None for an export. The table's log contains the query's
+    `target` is the table that the query writes, or None for an export. The table's log contains the query's
     progress.
     """
 
@@ -44,7 +44,7 @@ def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
 
 
 def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
-    """Return the name of each query's stream, by query name."""
+    """Return the name of each query's stream, keyed by query name."""
     found = dict[str, str]()
     for stream in streams:
         found |= {query.name: stream.name for query in queries_of(stream)}

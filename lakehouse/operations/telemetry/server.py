@@ -41,7 +41,7 @@ _ENDS = (b"\r\n\r\n", b"\n\n")
 
 @dataclass(frozen=True)
 class Limits:
-    """A peer's time limits in seconds: `head_s` to send its request, `stalled_s` to read the response."""
+    """A peer's time limits in seconds: `head_s` for sending a request, `stalled_s` for reading a response."""
 
     head_s: float = HEAD_S
     stalled_s: float = STALLED_S
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection. It then no longer counts towards the limits."""
+        """Close a connection, which then no longer counts towards the limits."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

@@ -40,7 +40,7 @@ class OpenLetters:
         missing = [path for path in self._log.files if path not in self._counts]
         for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
             self._counts[path] = found
-        # If a replay rewrites letters in the meantime, the sum is either the old or the new sum.
+        # If a replay rewrites letters in the meantime, the result is either the old sum or the new sum.
         complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -60,7 +60,7 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> StreamGate | None:
-        """Return a stream's gate; None if the gate has never been checked."""
+        """Return a stream's gate, or None if the gate has never been checked."""
         last = self._last.get(stream)
         return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
@@ -115,7 +115,7 @@ class AuditsAndStops:
         self._refused: dict[tuple[str, str], Refused] = {}
 
     def audit_of(self, stream: str) -> Audit | None:
-        """Return a stream's latest audit; None if none was found."""
+        """Return a stream's latest audit, or None if none was found."""
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
@@ -164,7 +164,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return the refusals in an event's details; None if the details do not describe refusals."""
+    """Return the refusals in an event's details, or None if the details do not describe refusals."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")
@@ -177,7 +177,7 @@ def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return an event's details; empty if they are not a JSON object."""
+    """Return an event's details, or an empty mapping if they are not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:

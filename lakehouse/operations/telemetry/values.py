@@ -26,7 +26,7 @@ class Word(StrEnum):
     REFUSING  silver has refused a larger share of its records than allowed, and letters are open
     UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
     BLOCKED   the gate is closed
-    STALLED   records wait longer than allowed, and no micro-batch has been written in this time
+    STALLED   records wait longer than allowed, and no micro-batch has been written in that time
     STOPPED   records wait for a layer that no process runs
     """
 
@@ -74,7 +74,8 @@ class PartitionLag:
 
     `position` is the offset after the last landed record, and `end` is the offset after the last committed
     record. `seconds` is the first unread record's age, based on its batch's Kafka timestamp.
-    `open_transaction` is the transaction that hides the records after `end`; None if no transaction is open.
+    `open_transaction` is the transaction that hides the records after `end`, or None if no transaction is
+    open.
     """
 
     topic: str
@@ -186,7 +187,7 @@ class QueryRun:
     """A query in a running process, and its last micro-batch, which ended at `at`.
 
     `batch` is the version that the micro-batch wrote or sent; None before the first micro-batch. `phases_s`
-    contains durations in seconds, by phase. `error` is the current failure; None if the query works.
+    contains durations in seconds, keyed by phase. `error` is the current failure, or None if the query works.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -229,7 +230,7 @@ class StreamState:
     newest_event  the greatest event time in the silver tables' records; `freshness_s` is its age
     runs          the processes that run the stream, with the stream's queries
     audit         None if the stream has never been audited
-    lake_reason   the reason why the stream's own tables could not be read; None if they could be read
+    lake_reason   the reason why the stream's own tables could not be read, or None if they could be read
     refused       the latest report of refusals for each silver table
     """
 

@@ -1,7 +1,7 @@
 """Audit exports to Kafka: for a read-committed consumer, every row's last message must equal gold.
 
 Rows are compared at the version that the export has reached. Rows sent during the audit are in flight and are
-skipped. Some cases are reported as notes, not as differences:
+skipped. The following cases are reported as notes, not as differences:
 
 - a row is too large for the topic, even if the topic contains an older state of the row
 - the topic's retention has removed messages
@@ -122,7 +122,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return the reason why the sent position is unknown; None if it is known, or if nothing was sent."""
+    """Return the reason why the sent position is unknown, or None if it is known or nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
         return None if is_ours else f"the sent rows come from another table, with id {progress.table}"
@@ -132,7 +132,7 @@ def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: K
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return a note if the lake is a copy and its original has since sent later versions; otherwise None."""
+    """Return a note if the lake is a copy whose original has since sent later versions, or None otherwise."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -186,7 +186,8 @@ def _sent(
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
     """Return the latest version whose messages may already be in the topic.
 
-    This includes rows sent since `progress`, and a large micro-batch that is still being sent in slices.
+    This version covers rows sent since `progress`, and a large micro-batch that is still being sent in
+    slices.
     """
     access, place, exported = audited.exported.settings.kafka.access, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress
@@ -217,7 +218,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
     """Return the rows whose last message differs from gold, with the digest of gold's message.
 
-    A tombstone key belongs to a single row.
+    A tombstone key belongs to only one row.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -239,7 +240,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
     )
     what = (
         F.when(left & said.isNull(), F.lit(_NOT_SENT))
-        .when(left & (said != F.col("value")), F.concat(F.lit("the topic says "), said))
+        .when(left & (said != F.col("value")), F.concat(F.lit("the topic has "), said))
         .when(F.col("stands").isNull() & said.isNotNull(), F.lit(_NOT_IN_GOLD))
     )
     digest = F.when(left, F.sha2("value", 256)).otherwise("")
@@ -259,7 +260,7 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the refused row states, in the columns that identify a difference."""
+    """Return the refused row states, with the columns that identify a difference."""
     return noted.select(*_STATE).distinct()
 
 

@@ -1,11 +1,11 @@
-"""Send dead letters to a topic, exactly once for read-committed consumers. Kafka's tools can show them.
+"""Send dead letters to a topic, exactly once for read-committed consumers, in a form that Kafka's tools show.
 
 A message contains the original record's key, value and headers. It also has the headers of a Kafka Streams
 dead letter (KIP-1034), so consoles that support these headers can show it. Further headers contain the
 letter's id, stream, status and reasons. A replayed or discarded letter is sent again with its new status.
 
-A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. The new
-letter's headers then replace the old ones, and a header counts the rounds.
+A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. In this
+case, the new letter's headers replace the old letter's headers, and one header counts the rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
 """How many times a record may return from a dead-letter topic and be sent to it again."""
-_OVERHEAD_BYTES = 256  # upper bound for a record and its batch, apart from key, value and headers
+_OVERHEAD_BYTES = 256  # upper bound for a record and its batch without key, value and headers
 _A_HEADER_BYTES = 12
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -79,13 +79,13 @@ class LetterSink:
         self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
-        """Return the position up to which letters were sent; None if none were sent. Raises ServiceError."""
+        """Return the position up to which letters were sent, or None if none were. Raises ServiceError."""
         found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
         self._sent_as = None if found is None else found.table
         return found
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send the letters in order and return how many were sent; 0 if all of them had been sent before.
+        """Send the letters in order, and return how many were sent (0 if all of them had been sent before).
 
         Without letters, the position is stored only if it replaces another table's position. Raises
         ServiceError if the broker refuses the letters, or if another exporter of these letters has taken

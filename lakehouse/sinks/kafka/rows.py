@@ -62,7 +62,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Create the producer. From then on, no earlier exporter can commit progress."""
+        """Create the producer. Once it is created, no earlier exporter can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,
@@ -124,7 +124,7 @@ class KafkaSink(Exporter):
         return weighed
 
     def write(self, changes: Sequence[Change], span: Span) -> int:
-        """Send the changes in order and return how many were sent; 0 if they had been sent before.
+        """Send the changes in order, and return how many were sent (0 if they had been sent before).
 
         Raises ServiceError if the broker refuses the changes or another exporter has taken over, and
         PositionError if another exporter has sent different changes in the meantime.
@@ -143,7 +143,7 @@ class KafkaSink(Exporter):
         return self._limits
 
     def sent(self) -> Progress | None:
-        """Return the position up to which rows have been sent to the topic; None if none have been sent.
+        """Return the position up to which rows have been sent to the topic, or None if none have been sent.
 
         Raises ServiceError if the broker does not answer.
         """
@@ -160,7 +160,8 @@ class KafkaSink(Exporter):
             if span.before.is_before(sent.position):
                 raise PositionError(
                     f"topic {self.topic} has rows of {self._table} up to version {sent.position}, but this "
-                    f"export continues at {span.before}: another export has sent them. Stop one"
+                    f"export continues at {span.before}: another export has sent them. Stop one of the "
+                    "two exports"
                 )
         self._commit(producer, changes, span.reached)
         self._sent = Progress(span.table, span.after)
@@ -192,7 +193,7 @@ def progress_group(table: str, topic: str) -> str:
 def read_progress(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return the position up to which a table has been sent to the topic; None if nothing has been sent.
+    """Return the position up to which a table has been sent to the topic, or None if nothing has been sent.
 
     Raises ServiceError like `read_group`.
     """
@@ -206,7 +207,7 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return an exporter group's progress in the topic; None before the first commit.
+    """Return an exporter group's progress in the topic, or None before the first commit.
 
     Raises ServiceError if the broker does not answer, or denies the request.
     """

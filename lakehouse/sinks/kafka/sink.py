@@ -35,11 +35,11 @@ class ToKafka:
         )
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; None if nothing has been sent."""
+        """Return the position up to which the table has been sent, or None if nothing has been sent."""
         return self._sink.sent()
 
     def begun(self) -> Span | None:
-        """Return the span of the last micro-batch sent in slices; None if there was none."""
+        """Return the span of the last micro-batch sent in slices, or None if there was none."""
         return last_sliced(self._access, self._exported.table.name, self.place)
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:

@@ -40,7 +40,7 @@ class _Progress:
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the next slice's maximum size. It keeps finished rows and new rows in separate slices."""
+        """Return the next slice's maximum size, which keeps finished rows and new rows in separate slices."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
@@ -49,9 +49,9 @@ class SlicedSink(Exporter):
 
     The progress is the number of processed rows. It is stored as the offset of the group
     `lakehouse-export-<table>-to-<topic>-slices`, whose metadata contains the micro-batch's span. A retry
-    skips this number of rows, so it must receive the rows in the same order. It applies the earlier attempt's
-    size limit to the skipped rows, so the same rows are refused. With `begins_anew`, no rows are skipped,
-    because the rows differ.
+    skips this number of rows, so it must receive the rows in the same order. The retry applies the earlier
+    attempt's size limit to the skipped rows, so the same rows are refused. With `begins_anew`, no rows are
+    skipped, because the rows differ.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SlicedSink(Exporter):
         if found == span:
             return _Progress(committed.offset, int(said["record_bytes"]))
         if found.table == span.table and span.before.is_before(found.after):
-            # The slices of another micro-batch were committed after this one was planned.
+            # The slices of another micro-batch were committed after this micro-batch was planned.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
                 f"{found.after}, but this export's micro-batch is from {span.before} to {span.after}: it "
@@ -120,7 +120,7 @@ def slices_group(table: str, topic: str) -> str:
 
 
 def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
-    """Return the span of the last micro-batch sent in slices; None if there was none.
+    """Return the span of the last micro-batch sent in slices, or None if there was none.
 
     Raises ServiceError if the broker does not answer.
     """

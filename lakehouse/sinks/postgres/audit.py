@@ -88,4 +88,4 @@ def _example(key: dict[str, object], is_in_gold: bool, there: dict[str, object] 
     if not is_in_gold:
         return key, "in PostgreSQL, but not in gold"
     said = {name: value for name, value in there.items() if name not in (*key, *STAMPS)}
-    return key, f"PostgreSQL says {json.dumps(said, ensure_ascii=False)}"
+    return key, f"PostgreSQL has {json.dumps(said, ensure_ascii=False)}"

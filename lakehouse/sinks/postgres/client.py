@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """A phrase for PostgreSQL's reaction, and the remedy. PostgreSQL's message is printed between them."""
+    """A phrase for PostgreSQL's reaction, and the remedy. PostgreSQL's own message is printed in between."""
 
     does: str
     todo: str
@@ -110,12 +110,12 @@ def reported(table: str | None = None) -> Iterator[None]:
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:
-    """Tell whether a COPY error is about a copied row, rather than the table or the server."""
+    """Return whether a COPY error is about a copied row, rather than the table or the server."""
     return (error.sqlstate or "").startswith(_OF_A_ROW)
 
 
 def what(error: psycopg.Error) -> str:
-    """Return PostgreSQL's message in one line. It may quote a value, but at most one character of text."""
+    """Return PostgreSQL's message on one line. It may quote a value, but at most one character of text."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     where = error.diag.constraint_name or error.diag.column_name
     if where and where not in said:
@@ -166,7 +166,7 @@ def encoding_of(connection: psycopg.Connection) -> str:
 
 
 def takes_any_text(encoding: str) -> bool:
-    """Tell whether a database with this encoding can store every character."""
+    """Return whether a database with this encoding can store every character."""
     return encoding in {_WHOLE, _UNKNOWN}
 
 

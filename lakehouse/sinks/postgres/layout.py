@@ -46,14 +46,14 @@ _OF_INDEX = "_pkey"
 
 
 def columns_of(table: MergedTable) -> dict[str, str]:
-    """Return the types of a table's PostgreSQL columns, by column name."""
+    """Return the types of a table's PostgreSQL columns, keyed by column name."""
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
 def line_of(table: MergedTable) -> Column:
-    """Return a gold row as a line for COPY, without the line end; null if its key is too long for an index.
+    """Return a gold row as a line for COPY, without a line end, or null if its key is too long to index.
 
     PostgreSQL cannot store NUL in text, so NUL is replaced by `␀0`, and `␀` by `␀␀`. The key's length is
     measured after the replacement.

@@ -9,7 +9,7 @@ A micro-batch is one transaction: a COPY into a temporary table, an INSERT … O
 position. A server that was unavailable catches up from its own position. A server that contains another
 table's rows, or has lost rows, is refilled with all gold rows in one transaction.
 
-The database may be unable to store a row, for example because its encoding lacks a character. The row is then
+The database may be unable to store a row, for example because its encoding lacks a character. Such a row is
 recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains. Other rows
 are not affected.
 """
@@ -52,7 +52,7 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for this."""
+"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for it."""
 
 
 class Receiver:
@@ -66,7 +66,7 @@ class Receiver:
         self._takes: dict[str, bool] = {}  # whether the server can store each character
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy the rows, and return the reasons for rows that could not be copied, by row number.
+        """Copy the rows, and return the reasons why rows could not be copied, keyed by row number.
 
         Raises psycopg.Error for errors that are not about a row.
         """
@@ -85,7 +85,7 @@ class Receiver:
         return key_alone(line, self._table.declared), version, True
 
     def _copy(self, rows: Sequence[Incoming], chosen: Sequence[int]) -> dict[int, str]:
-        """Copy the chosen rows. Find rows that the server refuses by bisection. Return the reasons by row."""
+        """Copy the chosen rows. Find refused rows by bisection, and return the reasons by row number."""
         if not chosen:
             return {}
         try:
@@ -141,7 +141,7 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """A table's state in PostgreSQL: its position, None if rows may be missing, and whether it is empty."""
+    """A table's state in PostgreSQL: its position (None: rows may be missing), and whether it is empty."""
 
     position: Position | None
     is_empty: bool
@@ -174,7 +174,7 @@ class ToPostgres:
             position = standing.position
             if position is None and not (sending.is_first and standing.is_empty):
                 raise PostgresTroubleError(
-                    f"{LABEL} lacks rows of gold.{self._sql.name}; the export fills it"
+                    f"{LABEL} is missing rows from gold.{self._sql.name}; the export will add them"
                 )
             if position is not None and position.is_before(span.before):
                 raise PostgresTroubleError(
@@ -203,7 +203,7 @@ class ToPostgres:
         return rows
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing; false if PostgreSQL is unreachable.
+        """Return whether rows are missing, or false if PostgreSQL is unreachable.
 
         PostgreSQL is queried at most every five seconds.
         """
@@ -223,7 +223,7 @@ class ToPostgres:
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows changed since PostgreSQL's position, or all rows if it is unknown or too old."""
+        """Send the rows changed since PostgreSQL's position, or all rows if this is unknown or too old."""
         if reached is None:
             return 0
         position = self._position()
@@ -270,7 +270,9 @@ class ToPostgres:
         messages = changes_of(self._exported.table, {NAME: line_of(self._exported.table)})
         with outgoing(leaving, messages) as rows, self._asking() as connection:
             if self._standing(connection, locks=True).position != first:
-                raise PostgresTroubleError(f"another export has sent rows of gold.{self._sql.name}; stop one")
+                raise PostgresTroubleError(
+                    f"another export has sent rows of gold.{self._sql.name}; stop one of the two exports"
+                )
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK_ROWS):
                 self._receive(connection, chunk, now)
@@ -336,7 +338,7 @@ class ToPostgres:
         return answer is not None and bool(answer[0])
 
     def _is_ready(self) -> bool:
-        """Tell whether the connection can begin a transaction. The server may have closed the connection."""
+        """Return whether the connection can begin a transaction; the server may have closed it."""
         connection = self._connection
         if connection is None:
             return False

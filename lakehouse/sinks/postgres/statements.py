@@ -1,4 +1,4 @@
-"""SQL for the PostgreSQL sink, and the creation of its tables. Unsuitable tables are refused, with a remedy.
+"""SQL for the PostgreSQL sink, and the creation of its tables. Unsuitable tables are refused with a remedy.
 
 Statements that contain gold's names have no parameters, because a `%` in a name would be read as a parameter.
 """
@@ -30,7 +30,7 @@ _MADE_UP = {
     "timestamp with time zone": _EPOCH,
     "timestamp without time zone": _EPOCH,
 }
-"""Test values by type. All other types are numeric."""
+"""Test values, keyed by type. All types that are not listed are numeric."""
 
 
 class Sql:
@@ -75,7 +75,7 @@ class Sql:
         return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._place, sql.Identifier(name), kind)
 
     def receive(self) -> sql.Composed:
-        """Create the connection's temporary table. Micro-batches are copied into it."""
+        """Create the connection's temporary table, into which micro-batches are copied."""
         columns: list[sql.Composable] = [
             *(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
@@ -147,7 +147,7 @@ class Sql:
         )
 
     def is_empty(self) -> sql.Composed:
-        """Tell whether the table is empty."""
+        """Return whether the table is empty."""
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
@@ -235,7 +235,7 @@ NOTE = sql.SQL(
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 FORGET = sql.SQL("DELETE FROM {} WHERE table_name = %s").format(sql.Identifier(SCHEMA, POSITIONS))
 KIND = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
-"""A relation's kind, as a letter; no row if the relation does not exist."""
+"""Returns a relation's kind, as a letter, or no row if the relation does not exist."""
 COLUMNS = (
     "SELECT attname::text, format_type(atttypid, atttypmod), "
     "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
@@ -276,7 +276,7 @@ _NEWEST = 2**63 - 1  # newer than any real generation
 
 
 def require_postgres(url: str) -> None:
-    """Raise PostgresTroubleError unless the URL leads to a database that allows creating tables."""
+    """Raise PostgresTroubleError unless the URL points to a database that allows creating tables."""
     with connect(url) as connection, reported():
         prepare_schema(connection)
         connection.execute("CREATE TEMPORARY TABLE lakehouse_probe () ON COMMIT DROP")
@@ -314,8 +314,8 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 def try_row(url: str, table: Sql) -> None:
     """Try to delete, insert and update a row in a table, in a transaction that is rolled back.
 
-    The row is an existing row if possible, or a row of test values. Raises PostgresTroubleError if a
-    statement fails or waits too long.
+    If possible, an existing row is used; otherwise, a row of test values is used. Raises PostgresTroubleError
+    if a statement fails or waits too long.
     """
     with connect(url, within_s=_TRIED_WITHIN_S) as connection:
         prepare_table(connection, table)

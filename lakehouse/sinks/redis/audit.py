@@ -141,7 +141,7 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return the Redis rows, by member, that gold contains but does not export in their current state.
+        """Return the rows in Redis that gold contains but does not export in their current state, by member.
 
         A closed call that receives another event remains unchanged in Redis until it closes again.
         """
@@ -166,7 +166,7 @@ class _Look:
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield the rows that differ in Redis, with the text in Redis. Newer versions count as in flight."""
+        """Yield the rows that differ in Redis, with the text in Redis. Newer versions are in flight."""
         with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
@@ -215,10 +215,10 @@ class _Look:
 
     def _said(self, text: str) -> str:
         made = "Redis has the row of a newer table from another lake, which keeps this row out: "
-        return f"{made if self._is_of_another(text) else 'Redis says '}{text}"
+        return f"{made if self._is_of_another(text) else 'Redis has '}{text}"
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return the generation and version from a row's text in Redis; None if the text contains none."""
+    """Return the generation and version from a row's text in Redis, or None if the text contains none."""
     found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

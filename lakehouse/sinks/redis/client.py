@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, but redis.url must name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""The part of an error message that reports a key of the wrong type, also for a command in a script."""
+"""The part of an error message that reports a key of the wrong type, even for a command in a script."""
 
 _ACCESS = "docs/redis.md, Access, lists the rights that the user in redis.url needs"
 _REFUSED = "has refused the user in redis.url", "are its name and password right?"
@@ -43,14 +43,14 @@ _MEANINGS = {
     "can't access": ("denies a right", _ACCESS),
     WRONG_TYPE: (
         "has a key of another type under a name that the export uses, so rows wait",
-        "another application has written it: delete it (DEL), or move one of the two to another database",
+        "another application has written it: delete the key (DEL), or use another database for one of them",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
         "give it more memory, or shorten redis.ttl (docs/redis.md)",
     ),
-    "MISCONF": ("takes no rows because it cannot save its data, so rows wait", "is its disk full?"),
-    "NOREPLICAS": ("has too few replicas to take rows (min-replicas-to-write), so rows wait", "start them"),
+    "MISCONF": ("accepts no rows because it cannot save its data, so rows wait", "is its disk full?"),
+    "NOREPLICAS": ("has too few replicas to accept rows (min-replicas-to-write), so rows wait", "start them"),
     "LOADING": ("is loading its data, so rows wait", "they are sent once it is ready"),
     "loading the dataset": ("is loading its data, so rows wait", "they are sent once it is ready"),
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
@@ -59,7 +59,7 @@ _MEANINGS = {
         "raise maxclients, or close other connections",
     ),
 }
-"""Explanations for parts of error messages: what Redis does, and the remedy.
+"""Explanations of error messages, keyed by a part of the message: what Redis does, and the remedy.
 
 A code such as NOPERM is usually a message's first word. However, redis-py strips some codes, and an error in
 a Redis 6 script has its code in the middle of the message.
@@ -80,8 +80,8 @@ def reported() -> Iterator[None]:
 
 
 def what_failed(error: Exception) -> str:
-    """Return an error's message in one line."""
-    if isinstance(error, MasterNotFoundError):  # the rest of its message lists the Sentinel clients
+    """Return an error's message on one line."""
+    if isinstance(error, MasterNotFoundError):  # the rest of the error's message lists the Sentinel clients
         return str(error).partition(" : ")[0]
     return " ".join(str(error).split())
 
@@ -159,7 +159,7 @@ def impatient(timeout_s: float) -> dict[str, Any]:
 
 
 def require_redis(url: str) -> None:
-    """Raise ServiceError unless the URL leads to a writable Redis. The message contains no password."""
+    """Raise ServiceError, without the password, unless the URL points to a writable Redis instance."""
     where = parse_redis_url(url)
     for name, path in where.files.items():
         if not Path(path).exists():
@@ -193,7 +193,7 @@ def doubts_of_redis(url: str) -> list[str]:
 
 
 def told(client: redis.Redis) -> Mapping[str, Any]:
-    """Return the server's INFO; empty if the user may not run INFO."""
+    """Return the server's INFO, or an empty mapping if the user may not run INFO."""
     try:
         found: Mapping[str, Any] = client.info()
     except NoPermissionError:

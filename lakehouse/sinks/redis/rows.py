@@ -24,7 +24,7 @@ _SCANNED = 1_000
 _PUT = Path(__file__).with_name("put.lua")
 _OLDER, _NEW, _OPEN = 0, 2, 4  # the script's answers; 1 means the same version
 _PURGED_AT_ONCE = 100
-_EXPIRY = 2  # position of the sorted set among a group's keys, from 0, after two hashes
+_EXPIRY = 2  # index of the sorted set among a group's keys, after two hashes
 _LAYOUT = "layout 3"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
@@ -59,9 +59,9 @@ class RedisSink:
     `retries` times with growing pauses, by default for half a minute.
 
     The key `lakehouse:<table>:filled` marks a server that contains all expected rows. Its value consists of
-    the server's run id, the version of the key layout, the number of keys evicted by then, and the time to
-    live. If the key is missing or has a different value, rows may have been lost. The key expires like the
-    rows, so a Redis that evicts only expiring keys may evict it too.
+    the server's run id, the version of the key layout, the number of keys evicted until the fill, and the
+    time to live. If the key is missing or has a different value, rows may have been lost. The key expires
+    like the rows, so a Redis that evicts only expiring keys may evict it too.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RedisSink:
     def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
         """Write each member's rows in version order. Rows older than those in Redis are skipped.
 
-        are_all  the rows are all rows for their members: each latest row is known, and no member remains open
+        are_all  these are all rows of their members, so each latest row is known, and no member remains open
         after    the result of writing earlier rows; the new result is added to it
 
         Raises RedisTroubleError if Redis remains unreachable or refuses rows. Some rows may have been
@@ -108,12 +108,12 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether Redis contains all expected rows. Raises RedisTroubleError like `write`."""
+        """Return whether Redis contains all expected rows. Raises RedisTroubleError as `write` does."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
-        """Tell whether Redis contains all expected rows; true if it is unreachable. There are no retries."""
+        """Return whether Redis contains all expected rows, or true if it is unreachable. Does not retry."""
         try:
             return self._mark(self._impatient) == self._place_of(self._impatient)
         except (redis.RedisError, OSError):
@@ -125,7 +125,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return a line about the keys that Redis has evicted since the last fill; None if there are none."""
+        """Return a line about keys that Redis has evicted since the last fill, or None if there are none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -138,7 +138,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled after the block has written all rows, unless Redis has lost keys by then."""
+        """Mark Redis as filled once the block has written all rows, unless Redis has lost keys meanwhile."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -188,7 +188,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the call's first key with a type that the script does not expect; None if there is none."""
+        """Return the call's first key whose type the script does not expect, or None if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -215,7 +215,7 @@ def unfit(table: MergedTable) -> Iterator[str]:
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows in Redis with the given row keys, in order; None for a missing row.
+    """Return the rows in Redis with the given row keys, in order, or None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -239,7 +239,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest row for each (group, member), in order; None for a missing row.
+    """Return the latest row for each (group, member), in order, or None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -281,7 +281,7 @@ def filled_key(table: str) -> str:
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether Redis contains all expected rows.
+    """Return whether Redis contains all expected rows, given the filled key's value and the server's INFO.
 
     INFO's `server` and `stats` sections are enough.
     """

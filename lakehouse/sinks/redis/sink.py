@@ -50,7 +50,7 @@ class ToRedis:
         self._put, self._filling, self._is_whole = Put(), ExitStack(), False
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch. If it contains all of the table's rows so far, it also fills Redis."""
+        """Begin a micro-batch. If it contains all of the table's rows, the micro-batch also fills Redis."""
         self._put, self._filling, self._sending = Put(), ExitStack(), sending
         is_filled = self._redis.is_filled()
         fills = not is_filled and sending.is_first and not sending.span.after.is_beginning
@@ -63,7 +63,7 @@ class ToRedis:
         self._put = self._redis.write(changes, after=self._put)
 
     def end(self) -> int:
-        """Send rows that have become a member's latest, and return the number of new rows."""
+        """Send rows that have become the latest row of their member, and return the number of new rows."""
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
@@ -72,7 +72,7 @@ class ToRedis:
         return self._put.rows + self._put_next(self._put.open, sending.now)
 
     def lacks_rows(self) -> bool:
-        """Tell whether Redis lacks rows; false if it is unreachable.
+        """Return whether Redis lacks rows, or false if it is unreachable.
 
         Redis is queried at most every five seconds.
         """
@@ -103,7 +103,7 @@ class ToRedis:
         self._redis.close()
 
     def _waits_after_evictions(self) -> bool:
-        """Tell whether Redis has evicted rows but was filled too recently to be refilled."""
+        """Return whether Redis has evicted rows but was filled too recently to be refilled."""
         if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
             return False
         try:
@@ -139,9 +139,9 @@ class ToRedis:
                 raise
         since = tables.readable_since(exported.spark, exported.path, since)
         exported.notice(
-            f"{exported.name}: Redis lacks rows of gold.{exported.table.name}; those last changed before "
-            f"{since:%F %T} UTC return only when they change, because VACUUM has removed their changes. Set "
-            "redis.ttl to less than maintenance.keep_versions"
+            f"{exported.name}: Redis is missing rows from gold.{exported.table.name}; those last changed "
+            f"before {since:%F %T} UTC return only when they change, because VACUUM has removed their "
+            "changes. Set redis.ttl to less than maintenance.keep_versions"
         )
         return self._put_since(since, chosen)
 
@@ -159,7 +159,7 @@ def _url(settings: Settings) -> str:
 
 
 def _try_row(_table: MergedTable, settings: Settings) -> None:
-    """Write a test row under a table name that no table uses. The row expires after a second."""
+    """Write a test row under a name that no table has; the row expires after a second."""
     row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
     sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
     with closing(sink):

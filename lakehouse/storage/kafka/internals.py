@@ -15,7 +15,7 @@ from kafka.record.memory_records import MemoryRecords
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 
-_LAST_VERSION = 12  # of fetch requests that identify topics by name
+_LAST_VERSION = 12  # the last version of fetch requests that identify topics by name
 _READ_COMMITTED = 1
 _NO_SESSION = -1
 _DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning of the first timestamp
@@ -25,8 +25,8 @@ class HeaderConsumer(Consumer):
     """A consumer that can also read a record batch's time from the batch's header.
 
     A batch of records may be compressed a thousand to one, but its header is not compressed. Reading the
-    header therefore requires no decompression and no codec. The whole batch is fetched; the topic limits its
-    size.
+    header therefore requires no decompression and no codec. The whole batch is fetched, but the topic limits
+    the batch's size.
     """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
@@ -66,7 +66,7 @@ def record_bytes(key: bytes, value: bytes | None) -> int:
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return a request for one batch. Because of the limit of one byte, the broker sends a single batch."""
+    """Return a request for one batch. Its size limit of one byte makes the broker send a single batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,

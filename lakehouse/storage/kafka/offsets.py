@@ -20,7 +20,7 @@ from lakehouse.storage.kafka.topics import describe_topic
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _LOOKED_AT = 50  # records that are read to estimate the size of later records
-_LOOKED_AT_BYTES = 64 * 1024  # per fetch; a broker sends at least a whole batch, however large
+_LOOKED_AT_BYTES = 64 * 1024  # bytes per fetch; a broker sends at least a whole batch, however large
 _METADATA_MS = 5_000  # a new partition is noticed within this time
 
 
@@ -29,8 +29,8 @@ def ends_of(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return the partitions' first existing offsets, and the offsets after their last records.
 
-    A new partition briefly has no leader, and the client then raises KeyError. Raises
-    LeaderNotAvailableError if this persists, and other KafkaErrors.
+    A new partition briefly has no leader, and the client then raises KeyError. This function raises
+    LeaderNotAvailableError if the leader is still missing later, and other KafkaErrors for other failures.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -47,7 +47,7 @@ def records_up_to(
 ) -> Iterator[Any]:
     """Yield the records of assigned partitions from `begins` up to, but not including, `ends`.
 
-    Raises KafkaTimeoutError if no record arrives for 30 s, and other KafkaErrors.
+    Raises KafkaTimeoutError if no record arrives for 30 s, and other KafkaErrors for other failures.
     """
     for partition, begin in begins.items():
         consumer.seek(partition, begin)
@@ -104,7 +104,8 @@ class OffsetLooker:
     def since(self, at: datetime) -> dict[int, int]:
         """Return, for each partition, the offset of the first record at or after this time.
 
-        If there is no such record, return the partition's end offset. Raises ServiceError as `look` does.
+        If there is no such record, the result is the partition's end offset. Raises ServiceError as `look`
+        does.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
@@ -118,7 +119,7 @@ class OffsetLooker:
     def record_bytes(self, partition: int, offset: int) -> float | None:
         """Return the mean uncompressed size (key plus value) of a few records from an offset on, in bytes.
 
-        Return None if no record arrives immediately, or if Kafka's client cannot read the records.
+        Returns None if no record arrives immediately, or if Kafka's client cannot read the records.
         """
         place = TopicPartition(self._topic, partition)
         try:

@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker accepts this application, with the settings to check, or None if a broker does."""
+    """Return why no broker accepts this application, with the settings to check, or None if one does."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:

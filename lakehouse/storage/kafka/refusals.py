@@ -1,7 +1,7 @@
 """Report permissions that the broker denies, with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three. The caller knows the operation and the resource, so
-it passes them for each kind of refusal.
+Neither Spark's source nor kafka-python names all three of these. The caller knows the operation and the
+resource, so it passes both for each kind of refusal.
 """
 
 from __future__ import annotations

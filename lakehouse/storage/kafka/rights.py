@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource or all resources with a prefix (`is_prefix`), and its purpose (`why`)."""
+    """An operation on one resource, or on all with a prefix (`is_prefix`), and its purpose (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -156,7 +156,7 @@ def _named(right: Right) -> str:
 def _allowed(future: Any) -> Collection[AclOperation] | None:
     """Return the operations allowed on a resource, or None if the resource does not exist.
 
-    If describing the resource is denied, the result is empty.
+    The result is empty if the user may not describe the resource.
     """
     try:
         return future.result().authorized_operations or ()

@@ -5,7 +5,7 @@ Answers about one id or subject are distinguished from failures of the whole reg
 | answer | means |
 | --- | --- |
 | 404 with the code 40403 | there is no such schema |
-| another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry does |
+| another 4xx, or an invalid schema | there is no such schema, if the server otherwise acts as a registry |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
 Only the second case requires a check, once per client, that the server is a registry. `GET /schemas/types`
@@ -54,8 +54,8 @@ class Missing:
 class RegistryClient:
     """A registry client that reuses one connection during its block. `asked` counts its requests.
 
-    Raises RegistryError if the registry is not configured, does not answer, or gives an answer that does not
-    concern the requested id or subject.
+    Raises RegistryError if the registry is not configured, does not answer, or returns a response for a
+    different id or subject.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -142,7 +142,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the server is a registry; otherwise `answer` may not be about `what`."""
+        """Raise RegistryError unless the server is a registry, because only then is `answer` about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None

@@ -23,7 +23,7 @@ from lakehouse.storage.kafka.refusals import asking, denied
 
 _REQUEST_TIMEOUT_S = 30.0
 _REQUEST_OVERHEAD = 64 * 1024  # upper bound for the size of a request without its one record
-_UNPACKED = {"compression.type": "uncompressed"}  # size limits then also hold for readers
+_UNPACKED = {"compression.type": "uncompressed"}  # makes size limits apply to readers as well
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
@@ -40,9 +40,9 @@ def create_topics(
     limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
     than a century in the past or more than a day in the future.
 
-    An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
-    the same time. If the broker refuses a topic, the remaining topics are still created. Then this raises
-    ServiceError, or AccessDeniedError if a permission is missing.
+    An existing topic is left unchanged, whatever its number of partitions. Several processes may call this
+    function at the same time. If the broker refuses a topic, the remaining topics are still created.
+    Afterwards, this function raises ServiceError, or AccessDeniedError if a permission is missing.
     """
     if not partitions:
         return []

@@ -1,7 +1,7 @@
 """Kafka transactions and their errors, for all exports to Kafka.
 
-They use librdkafka's client, which needs a fifth of kafka-python's CPU time per row, because kafka-python
-creates a future for each row.
+Transactions use librdkafka's client, which needs a fifth of kafka-python's CPU time per row, because
+kafka-python creates a future for each row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakehouse.storage.kafka.refusals import Wanted, denied, failure
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
-_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is librdkafka's
+_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # the size of a request; librdkafka allows no more
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
 _PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # a consequence of the abort, never its cause
 _NOTING = "commit offsets"  # in the message about progress that cannot be committed
@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send. If `partition` is None, the key determines it; without a key, any will do."""
+    """A record to send. If `partition` is None, the key determines it; without a key, any will be used."""
 
     topic: str
     key: bytes | None
@@ -142,7 +142,7 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic. Later calls do not report the cause."""
+        """Return the error that ended a transaction, and its topic; later calls do not report this error."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
@@ -156,7 +156,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error. After transient errors, calls eventually time out."""
+        """Keep the first fatal error; transient errors are ignored, because calls eventually time out."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 

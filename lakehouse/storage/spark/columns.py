@@ -16,7 +16,7 @@ from lakehouse.storage.spark import internals
 
 
 class Columns:
-    """Columns by name, for any frame in which they resolve."""
+    """Columns, keyed by name, for any frame in which they resolve."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)

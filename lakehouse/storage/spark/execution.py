@@ -1,10 +1,10 @@
 """Choose a step's execution mode: generated code for many rows, interpreted execution for few.
 
-Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. That pays off from
-some tens of thousands of rows on. For fewer rows, and in short-lived processes, it is most of the cost. Each
-step of a micro-batch knows its approximate number of rows before it runs, and chooses a mode. For few rows,
-adaptive execution is also off, and the rows are gathered in one partition. Nothing is shuffled then, because
-a stage would cost more than it saves.
+Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. Code generation
+pays off from some tens of thousands of rows on. For fewer rows, and in short-lived processes, it is most of
+the cost. Each step of a micro-batch knows its approximate number of rows before it runs, and chooses a mode.
+For few rows, adaptive execution is also off, and the rows are gathered in one partition. With a single
+partition, nothing is shuffled, because an additional stage would cost more than it saves.
 
 `python -m benchmarks.fixed crossing` prints the break-even points.
 """
@@ -48,9 +48,9 @@ def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
 def by_reference(value: Column, row: Column) -> Column:
     """Return a literal that generated code receives by reference. `row` is any column of the frame.
 
-    Generated code would contain a number or a time as text. Each new value would then require a new class to
-    be compiled and warmed up. An array is passed by reference. Its element depends on the row, so the
-    optimizer cannot fold it into a constant.
+    Generated code would contain a number or a time as text, so each new value would require a new class to be
+    compiled and warmed up. An array, however, is passed by reference. Which element is used depends on the
+    row, so the optimizer cannot fold the array into a constant.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
 

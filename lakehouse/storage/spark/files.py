@@ -75,10 +75,10 @@ def names(spark: SparkSession, directory: str) -> list[str]:
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the size in bytes of each file below a directory, by relative path.
+    """Return the size in bytes of each file below a directory, keyed by relative path.
 
-    `modified` selects the same files. Where listing would be slow, return only the names in the directory
-    itself, each with None.
+    The files are the same as for `modified`. Where listing would be slow, the result contains only the names
+    in the directory itself, each with None.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -96,10 +96,10 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 
 
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
-    """Return the modification time of each file below a directory, in seconds since the epoch, by file name.
+    """Return when each file below a directory was modified, in seconds since the epoch, keyed by file name.
 
-    Names that begin with an underscore or a dot are omitted, except a table's change feed. Return None if the
-    directory is neither on this machine nor in an object store, because listing it would be slow.
+    Names that begin with an underscore or a dot are omitted, except a table's change feed. Returns None if
+    the directory is neither on this machine nor in an object store, because listing it would be slow.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -197,10 +197,10 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
-    """Return the size in bytes of every file below a directory, by relative path.
+    """Return the size in bytes of every file below a directory, keyed by relative path.
 
-    The result is empty if the directory does not exist. Files whose names begin with a dot are omitted:
-    Hadoop's checksums, and drafts.
+    The result is empty if the directory does not exist. Files whose names begin with a dot, which are
+    Hadoop's checksums and drafts, are omitted.
     """
     stored = _stored(spark, directory, lambda _name: False)
     if stored is not None:

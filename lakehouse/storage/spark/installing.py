@@ -6,8 +6,8 @@ SHA-256 in jars.sha256.
     python -m lakehouse.storage.spark.installing [spark] [kafka] [s3]
 
 installs the jars for Spark, the local broker, a lake on S3, or several of these. The default is `spark
-kafka`. One jar for drivers in local mode, and one jar for S3, are compiled from Scala by the compiler that is
-among pyspark's jars.
+kafka`. One jar for drivers in local mode, and one jar for S3, are compiled from Scala with the compiler that
+is included in pyspark's jars.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The only module that uses private members of Spark and py4j, and JVM classes outside Spark's public API.
 
 Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
-a Spark upgrade may remove; `missing` and `missing_here` return the missing ones. Hadoop's files are in
+a Spark upgrade may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are in
 `lakehouse.storage.spark.objects`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
 """
 
@@ -153,7 +153,7 @@ def some(spark: SparkSession, value: Any) -> Any:
 
 
 def some_long(spark: SparkSession, value: int) -> Any:
-    """Return a Scala Option with a long, however small; py4j would pass a small number as an Integer."""
+    """Return a Scala Option with a long, even for a small number, which py4j would pass as an Integer."""
     boxed = static(spark, "java.util.stream.LongStream").of(value).boxed().findFirst()
     return static(spark, "scala.jdk.javaapi.OptionConverters").toScala(boxed)
 
@@ -302,8 +302,8 @@ def is_stopped(spark: SparkSession) -> bool:
 def launch(options: Mapping[str, str], user: str | None) -> None:
     """Start Spark's JVM with a session's options. If the system has no name for the user, pass it as `user`.
 
-    Hadoop looks up the user's name before it opens a file, and fails if the system has none. The name must
-    therefore be set before Spark gets its jars.
+    Hadoop looks up the user's name before it opens a file, and fails if the system has no name for the user.
+    The name must therefore be set before Spark gets its jars.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:

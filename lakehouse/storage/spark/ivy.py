@@ -80,7 +80,7 @@ def cache() -> Path:
 
 
 class _Telling:
-    """Reports the megabytes left after each quarter of the download, without counting cached jars as done."""
+    """A reporter of the megabytes left after each quarter of the download, which excludes cached jars."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}

@@ -58,8 +58,8 @@ def class_archive() -> Path:
 def require_jars(configuration: Configuration) -> list[Path]:
     """Return a configuration's jars in sorted order, followed by its compiled jar, if any.
 
-    Raises ServiceError if a jar is missing. Only names are checked, because this runs at every start;
-    `lakehouse setup` checks the contents once.
+    Raises ServiceError if a jar is missing. Only the jars' names are checked, because this function runs at
+    every start; `lakehouse setup` checks the contents once.
     """
     expected = _expected(configuration)
     missing = [path for path in expected if not path.is_file()]
@@ -85,7 +85,7 @@ def compiled_jar(configuration: Configuration) -> Path:
 
 
 def sources(configuration: Configuration) -> dict[str, str]:
-    """Return the Scala sources and the jar's other files for a configuration in COMPILED, by file name."""
+    """Return the Scala sources and other files of the jar for a configuration in COMPILED, keyed by name."""
     files = resources.files("lakehouse.storage.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 

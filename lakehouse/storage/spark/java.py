@@ -17,9 +17,9 @@ from pathlib import Path
 from lakehouse.common.errors import ServiceError
 
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""Makes a JVM read and write file names in UTF-8, whatever the user's locale."""
+"""Variables that make a JVM read and write file names in UTF-8, whatever the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""The same as in spark.properties, because Delta and Kafka number their files with the locale's digits."""
+"""The locale from spark.properties, because Delta and Kafka number their files with the locale's digits."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
@@ -38,7 +38,7 @@ def find() -> str:
 
 
 def version() -> str | None:
-    """Return this Java's version, such as 17.0.15, or None if there is no Java."""
+    """Return the installed Java version, such as 17.0.15, or None if Java is not installed."""
     try:
         said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
     except (ServiceError, OSError):

@@ -21,9 +21,9 @@ _PATIENCE_S = 5.0
 def filtered() -> Iterator[int]:
     """Yield a file descriptor for the standard error of a process that the block starts.
 
-    The process's output is copied line by line to this process's standard error, as long as both run. If the
-    block fails because the process ended, the process's last lines are written before the exception is
-    raised.
+    The process's output is copied line by line to this process's standard error, as long as both processes
+    run. If the block fails because the process ended, the process's last lines are written before the
+    exception is raised.
     """
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)

@@ -1,7 +1,7 @@
 """Read records of committed transactions from Kafka, between two offsets.
 
-Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
-and converts timestamps before 1582 to a different calendar. Reading such a record raises an error
+Spark's source converts a record's timestamp to microseconds. The source fails for timestamps after the year
+294,246, and converts timestamps before 1582 to a different calendar. Reading such a record raises an error
 (`misdated`). Kafka's own client then reads the record in the driver (`read_apart`), with its timestamp
 unchanged. `WholeTopic` returns all records of a topic, including these.
 """
@@ -164,7 +164,7 @@ _INVALID = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """The coordinates of a record in Kafka."""
+    """A record's coordinates in Kafka."""
 
     topic: str
     partition: int
@@ -185,7 +185,7 @@ def read_between(
     """Return a topic's records, as RECORDS, between two offsets of each partition (the second is exclusive).
 
     Use `singly` for records so large that few fit in memory. A task then unpacks one record at a time, over a
-    new connection, because a consumer that ran out of memory at a record keeps failing at that record.
+    new connection, because a consumer that ran out of memory on a record keeps failing on that record.
     """
     first, end = (
         json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
@@ -250,7 +250,7 @@ def misdated(error: BaseException) -> Place | None:
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the damaged record that Kafka's client reports, or its batch's first record; otherwise None."""
+    """Return the damaged record (or its batch's first record) that Kafka's client reports, or None."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -318,7 +318,7 @@ class WholeTopic:
     def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
         """Return the result of `ask`, which reads the topic.
 
-        If Spark's source fails at a record, this calls `ask` again, and Kafka's client reads that record.
+        If Spark's source fails on a record, `ask` is called again, and Kafka's client reads that record.
         """
         while True:
             try:

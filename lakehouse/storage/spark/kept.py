@@ -18,9 +18,9 @@ class Kept:
     """A row function whose plan is kept for later rows with the same schema and settings.
 
     The function adds, changes and selects columns. It must not depend on anything else that changes, so a
-    value that differs between micro-batches must be a column. Spark plans the function for each frame, as
-    usual, if the plan cannot be kept (for example, because it uses a Python function or the time of day), if
-    the session executes for many rows, or if the jar that `lakehouse setup` compiles is missing.
+    value that differs between micro-batches must be passed as a column. Spark plans the function for each
+    frame, as usual, if the plan cannot be kept (for example, because it uses a Python function or the time of
+    day), if the session executes for many rows, or if the jar that `lakehouse setup` compiles is missing.
     """
 
     def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:

@@ -23,7 +23,7 @@ from lakehouse.common.errors import ServiceError, TableError, first_line
 from lakehouse.storage.spark import internals
 
 ANSWER_S = 5
-"""The timeout, in seconds, for connecting and for each answer."""
+"""The timeout, in seconds, for connecting and for each response."""
 MARK = "lakehouse.registered"
 """The property that marks entries created here. Other entries are never changed."""
 
@@ -32,7 +32,7 @@ _API = f"{_HIVE}.metastore.api"
 _COMMENT = "comment"
 _SCHEMA = "spark.sql.sources.schema"
 _PARTS = f"{_SCHEMA}.numParts"
-_MOST_CHARACTERS = 4_000  # of a property, in a metastore's database
+_MOST_CHARACTERS = 4_000  # the maximum length of a property in a metastore's database
 _EXCEPTIONS = re.compile(r"(?:[\w.$]+(?:Exception|Error): )+")
 _ALWAYS = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": "delta", MARK: "true"}
 
@@ -151,7 +151,7 @@ class Metastore:
         return self._client.getDatabase(name)
 
     def _storage(self, location: str) -> Any:
-        """Return the storage that Spark declares for tables Hive cannot read. Its `path` is for readers."""
+        """Return the storage that Spark declares for tables that Hive cannot read; readers use its `path`."""
         serde = self._new("SerDeInfo")
         serde.setSerializationLib(f"{_HIVE}.serde2.lazy.LazySimpleSerDe")
         serde.setParameters(self._map({"serialization.format": "1"}))

@@ -82,7 +82,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return when two objects were last modified, in ms since the epoch, or None for a missing object.
+    """Return when each of two objects was last modified, in ms since the epoch, or None if it is missing.
 
     The two requests run in parallel.
     """

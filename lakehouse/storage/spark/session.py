@@ -99,7 +99,7 @@ def _impatient() -> Iterator[None]:
             return
         given_up.set()
         while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are killed
-            # Parents first: no shell is then left to report a child's end.
+            # Kill parents first, so that no shell is left to report a child's end.
             for child in here.children(recursive=True):
                 if child not in before:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -152,7 +152,7 @@ def _require_names(spark: SparkSession, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
-    """Build a session, and stop it after the block. By default, it is brief if the lake is small."""
+    """Build a session, and stop it after the block. By default, `brief` is true if the lake is small."""
     spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
     try:
         yield spark
@@ -201,7 +201,7 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return a standalone cluster's secret, or None for any other master. Call this once the JVM has started.
+    """Return a standalone cluster's secret, or None for another master. Call this after the JVM has started.
 
     Raises ServiceError if there is no secret, because Spark would otherwise end with a stack trace. The
     secret is not passed to `launch` as an option, because `ps` shows options.

@@ -1,13 +1,13 @@
-"""Adoption of a copy: it replaces the original lake, and from then on their versions diverge. Pure.
+"""Adoption of a copy: the copy replaces the original lake, and from then on, their versions diverge. Pure.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
 dead-letter table. The property also contains the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
-This distinguishes version 61 of the copy from version 61 of the original, which may have been sent. Kafka's
-consumer groups and the lake's records of sent rows identify a table by its id, followed by its adoption:
-`c31e... adopted 1764172800000@60`.
+The property distinguishes version 61 of the copy from version 61 of the original, which may have been sent.
+Kafka's consumer groups and the lake's records of sent rows identify a table by its id, followed by its
+adoption: `c31e... adopted 1764172800000@60`.
 """
 
 from __future__ import annotations

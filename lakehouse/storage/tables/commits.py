@@ -40,7 +40,7 @@ from lakehouse.storage.tables.pruning import Near
 from lakehouse.storage.tables.specs import FIXED_PREFIX, Move, Why
 
 CHANGE_TYPE = "_change_type"
-_NO_QUERY = ("lakehouse", 0)  # Delta's UPDATE operation has no field for the reason
+_NO_QUERY = ("lakehouse", 0)  # used because Delta's UPDATE operation has no field for the reason
 FILE = "_file"
 _UNKNOWN_ROWS = 1_000_000  # assumed for a file without statistics; a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
@@ -60,7 +60,7 @@ class Candidates:
         return self.rows_of(self.files)
 
     def rows_of(self, names: Iterable[str]) -> int:
-        """Return the number of rows in some of the files."""
+        """Return the number of rows in a subset of the files."""
         return sum(self.rows_by_name[name] for name in names)
 
 
@@ -102,7 +102,7 @@ class Commit:
             if found != move.before:
                 raise PositionError(
                     f"{move.application}: {self.path} is at position {found}, but this process left it at "
-                    f"{move.before}: another process runs the same layer. Stop one"
+                    f"{move.before}. Another process is running the same layer; stop one of them"
                 )
 
     def expect_settings(self, settings: Mapping[str, str]) -> None:
@@ -206,7 +206,7 @@ class Commit:
     def set_properties(self, values: Mapping[str, str | None]) -> int:
         """Set the table's properties, remove properties whose value is None, and return the new version.
 
-        This publishes the commit. It conflicts with every other change to properties or the schema.
+        This call publishes the commit, which conflicts with every other change to properties or the schema.
         """
         standing = properties_of(self.snapshot)
         kept = {name: value for name, value in {**standing, **values}.items() if value is not None}
@@ -287,7 +287,7 @@ def amended_rows(
 
 @dataclass(frozen=True)
 class _Merging:
-    """A merge's columns, built once: the rows on both sides by key, and the result for each pair."""
+    """A merge's columns, built once: the rows of both sides, joined by key, and the result for each pair."""
 
     old: Columns
     new: Columns

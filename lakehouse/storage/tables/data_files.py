@@ -1,6 +1,6 @@
 """The data files in a table's newest version, updated with each commit's added and removed files.
 
-Delta would list the files by replaying the log in Spark jobs, again for every version. This module reads the
+To list the files, Delta would replay the log in Spark jobs again for every version. This module reads the
 list once and applies later commits to it. A micro-batch's cost therefore does not grow with the table's age.
 """
 
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True)
 class Files:
-    """The files in one version of a table, by name."""
+    """The files in one version of a table, keyed by name."""
 
     table: str
     version: int
@@ -83,7 +83,7 @@ def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Actio
 
 
 def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> DataFrame:
-    """Return the rows of some of a snapshot's files."""
+    """Return the rows in a subset of a snapshot's files."""
     return delta.rows_of_files(spark, at, [to_delta(spark, file) for file in files])
 
 

@@ -73,7 +73,7 @@ def first_recreatable(log: Log) -> int:
 def version_since(spark: SparkSession, log: Log, ms: int) -> int:
     """Return the log's first version that was committed at or after a time (ms since the epoch).
 
-    If there is no such version, return the next version.
+    If there is no such version, the result is the next version.
     """
     moment = internals.timestamp(spark, ms)
     stood = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
@@ -243,14 +243,14 @@ def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
 
 def rows_of(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
     """Return a snapshot's rows. Delta selects the files by their statistics, in Spark jobs."""
-    # Given a path and a version, Delta would list the log to check the version. True: a time travel query.
+    # Given a path and a version, Delta would list the log to check the version. True means time travel.
     every, some_snapshot = scala_seq(spark, []), some(spark, snapshot)
     relation = snapshot.deltaLog().createRelation(every, some_snapshot, none(spark), True)
     return internals.frame_of_relation(spark, relation)
 
 
 def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Action]) -> DataFrame:
-    """Return the rows of some of a snapshot's files."""
+    """Return the rows in a subset of a snapshot's files."""
     chosen = scala_seq(spark, files)
     return internals.frame(spark, snapshot.deltaLog().createDataFrame(snapshot, chosen, False, none(spark)))
 

@@ -47,9 +47,10 @@ def location(lake: str, spec: TableSpec) -> str:
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows in one commit. A missing table is created as by `Lake.ensure`.
 
-    Columns that are missing from the table are added. Columns that are missing from the spec are null. If
-    another process changes the table's columns in the meantime, the same file is committed again. Raises
-    deltalake's errors, and TableError if a power failure has damaged the table.
+    The spec's columns that are missing from the table are added. The table's columns that are missing from
+    the spec are null in the new rows. If another process changes the table's columns in the meantime, the
+    same file is committed again. Raises deltalake's errors, and TableError if a power failure has damaged the
+    table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -235,7 +236,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 schema,
                 description=spec.comment or None,
                 configuration=properties_when_made(spec),
-                commit_properties=CommitProperties(max_commit_retries=0),  # else a retry creates version 1
+                commit_properties=CommitProperties(max_commit_retries=0),  # a retry would create version 1
                 raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:

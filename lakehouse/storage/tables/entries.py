@@ -53,7 +53,7 @@ class LogEntry:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of the commit's actions."""
+        """The kinds of actions in the commit."""
         return {kind for action in self.actions for kind in action}
 
     @property
@@ -63,7 +63,7 @@ class LogEntry:
 
     @property
     def appended(self) -> list[Action]:
-        """The files that a reader of appends must read; none if the commit also changed rows."""
+        """The files that a reader of appends must read, or no files if the commit also changed rows."""
         return [] if self.rewrites else self.added
 
     @property
@@ -174,7 +174,7 @@ def rows_of(action: Action) -> int | None:
 
 
 def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a file's minima and maxima by column, for the columns in its statistics."""
+    """Return a file's minima and maxima, keyed by column, for the columns in its statistics."""
     stats = stats_of(action)
     least, greatest = stats.get("minValues"), stats.get("maxValues")
     return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}

@@ -24,16 +24,16 @@ from lakehouse.storage.tables.log import properties_of, refuse_files_outside, sn
 SAFE = frozenset(
     {
         "appendOnly",  # Delta refuses commits that change rows
-        "changeDataFeed",  # used here
+        "changeDataFeed",  # the tables use it
         "checkConstraints",  # checked by Delta when it writes our rows
         "checkpointProtection",  # logs are cleaned by Delta's own code, which respects it
-        "clustering",  # used here, by OPTIMIZE
+        "clustering",  # the tables use it, for OPTIMIZE
         "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
         "generatedColumns",  # checked by Delta when it writes our rows
         "inCommitTimestamp",  # the log's readers use it as a commit's time
         "invariants",  # checked by Delta when it writes our rows
         "timestampNtz",  # only in columns that no stream declares; readers omit them
-        "typeWidening",  # used here, when a declared type becomes wider
+        "typeWidening",  # the tables use it, when a declared type becomes wider
         "variantType",  # only in columns that no stream declares; readers omit them
     }
 )

@@ -1,8 +1,8 @@
 """Check that a log names only files in its table's directory. Every reader of a log uses this. Pure.
 
 Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
-Such paths could make a reader open any file that its process can access. This project never writes them, so a
-table with such a path is refused.
+Such paths could make a reader open any file that its process can access. This project never writes such
+paths, so a table that contains one is refused.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lakehouse.common.nearest import shown
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STEPS = re.compile(r"[/\\]")
 _KINDS = ("add", "remove", "cdc", "sidecar")
-_DECODED = 4  # checks per path; the protocol encodes a path once, and a partition's value twice
+_DECODED = 4  # checks per path: the protocol encodes a path once, but a partition's value twice
 _IN_THE_LOG, _ELSEWHERE = "i", "p"
 _UUID = 20  # characters of a deletion vector's name; a directory may precede it
 
 
 def leads_outside(path: str) -> bool:
-    """Return whether a path, percent-encoded as in the log, leads outside its table's directory."""
+    """Return whether a path, percent-encoded as in the log, points outside its table's directory."""
     for _ in range(_DECODED):
         if path.startswith(("/", "\\")) or _SCHEME.match(path) or ".." in _STEPS.split(path):
             return True
@@ -49,7 +49,7 @@ def refuse_outside(table: str, version: int | None, actions: Iterable[Mapping[st
 
 
 def refuse_paths(table: str, version: int | None, paths: Iterable[str]) -> None:
-    """Raise TableError if any of these paths from a log leads outside the table."""
+    """Raise TableError if any of these paths from a log points outside the table."""
     for path in paths:
         if leads_outside(path):
             of = "the log" if version is None else f"version {version}"

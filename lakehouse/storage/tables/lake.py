@@ -55,28 +55,29 @@ class Lake:
         """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
         Missing columns are added and types are widened in place. A rerun changes nothing, unless an earlier
-        run was killed before it committed the new table; then it completes the creation. Raises TableError if
-        the table cannot be created, if it was made with other settings, keys or windows that its rows depend
-        on, if a column was removed, renamed or given a type that cannot store its values, or if the table has
-        an unsupported feature or property (`lakehouse.storage.tables.features`).
+        run was killed before it committed the new table; in this case, the rerun completes the creation.
+        Raises TableError if the table cannot be created, if it was made with different settings, keys or
+        windows that its rows depend on, if a column was removed, renamed or given a type that cannot store
+        its values, or if the table has an unsupported feature or property
+        (`lakehouse.storage.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
     def ensure_source(self, spec: TableSpec) -> str:
-        """Do the same as `ensure` for a reader, which accepts additional columns and wider types."""
+        """Do the same as `ensure`, but for a reader, which accepts additional columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
-        """Return whether the table was made with other settings, or its rebuild is unfinished.
+        """Return whether the table was made with different settings, or its rebuild is unfinished.
 
-        Return false if there is no table.
+        Returns false if there is no table.
         """
         path = self.path(spec.layer, spec.name)
         return self.exists(spec.layer, spec.name) and making.are_others(properties(self.spark, path), spec)
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Call `ensure`. If the rows were made with other settings, the block must recompute them.
+        """Call `ensure`. If the rows were made with different settings, the block must recompute them.
 
         Until the block ends, no process may write the table or read it as a source, whatever its settings. If
         the block fails or is killed, this applies until another rebuild ends. Columns from `columns_of` that

@@ -36,7 +36,7 @@ _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
-_CHECKSUM = b"crc\0"  # begins Hadoop's checksum file; then 4 bytes for the block size, and 4 per checksum
+_CHECKSUM = b"crc\0"  # begins a checksum file of Hadoop, before 4 bytes for the block size and 4 per checksum
 _BYTES_A_CHECKSUM = 512
 
 _kept: dict[Path, int] = {}
@@ -144,7 +144,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
         done = {"timestamp": at_ms, "inCommitTimestamp": at_ms, "operation": GIVEN_UP}
         write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
     said = (
-        f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
+        f"{name}: version {one.version} had not reached the disk when the machine stopped ({one.file.name} "
         f"{one.what}); it is discarded, and its input is read again"
     )
     log.warning("%s", said)
@@ -230,7 +230,7 @@ def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, 
 def _sync(path: Path, entry: LogEntry) -> None:
     files = [file for file, _ in _files(path, entry, set())]
     for file in (*files, *{file.parent for file in files}):
-        with suppress(FileNotFoundError):  # compacted and removed since
+        with suppress(FileNotFoundError):  # the file was compacted and removed in the meantime
             sync(file)
     sync(_commit(path, entry.version))
 

@@ -107,8 +107,8 @@ def _wait_until(until: float) -> str:
     ahead_s = until - _LENGTH_S - time.time()
     clocks = f" by a clock {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
     return (
-        f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for it "
-        "to end, or until then if it was killed"
+        f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for "
+        "the other process to end, or until then if it was killed"
     )
 
 
@@ -159,7 +159,7 @@ def _terms(spark: SparkSession, path: str) -> Terms:
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on part of a table: its property, its purpose, and its end (s since the epoch; 0 if over)."""
+    """A lease on part of a table: its property, its purpose, and its end (s since the epoch; 0 if past)."""
 
     key: str
     what: str

@@ -32,7 +32,7 @@ CHANGE_FEED = "delta.enableChangeDataFeed"
 FOLLOWED = "lakehouse.is_followed"
 
 _SUSPECTED = r"[:%\\]|\.\.|^/"
-"""Matches every path that leads outside its table, and few others (`lakehouse.storage.tables.inside`)."""
+"""Matches every path that points outside its table, and few others (`lakehouse.storage.tables.inside`)."""
 
 _OPENED: set[tuple[str, str]] = set()
 """Paths and ids of tables that had no files outside their directory when they were opened."""
@@ -44,7 +44,7 @@ FEW_FILES = 16
 
 @dataclass(frozen=True)
 class _Seen:
-    """A thread's cache of logs during a block: snapshots by table, and commits by table and version."""
+    """A thread's cache of logs in a block: snapshots keyed by table, commits keyed by table and version."""
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
@@ -257,8 +257,8 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
     """Raise TableError if a table that this process opens for the first time has files outside its path.
 
-    Later commits are checked when they are read. If the version's checksum does not list the files, this runs
-    a Spark job.
+    Later commits are checked when they are read. If the version's checksum does not list the files, this
+    check runs a Spark job.
     """
     opened = path, id_of(at)
     if opened in _OPENED:
@@ -283,8 +283,8 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
     """Return Delta's objects for the files listed in a version's checksum, or None if it lists none.
 
-    Also return None if there are more than `most`. The checksum lists a table's files only while they are
-    few. To list the files of a snapshot, Delta would replay the log in Spark jobs.
+    Also returns None if there are more than `most` files. The checksum lists a table's files only while they
+    are few. To list the files of a snapshot, Delta would replay the log in Spark jobs.
     """
     return delta.noted_files(snapshot, most)
 

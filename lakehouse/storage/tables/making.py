@@ -1,8 +1,8 @@
 """Create tables, evolve them to the declared schema, or refuse them.
 
 A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
-rebuild changes. A process with another setting is refused when it starts to read or write the table, and a
-writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
+rebuild changes. A process with a different setting is refused when it starts to read or write the table, and
+a writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
 settings when it ends. A killed rebuild is therefore recognized, whatever the settings are by then.
 """
 
@@ -47,7 +47,7 @@ ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
-    """Raise TableError if, according to a table's properties, its rows were made with other settings."""
+    """Raise TableError if, according to a table's properties, its rows were made with different settings."""
     for name, value in spec.pinned_settings.items():
         was = found.get(FIXED_PREFIX + name)
         if was != value:
@@ -65,7 +65,7 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
 
 
 def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
-    """Return whether a table's rows were made with other settings, or its rebuild has not ended."""
+    """Return whether a table's rows were made with different settings, or its rebuild has not ended."""
     return any(found.get(FIXED_PREFIX + name) != value for name, value in spec.pinned_settings.items())
 
 
@@ -94,11 +94,11 @@ def end_anew(spark: SparkSession, path: str, spec: TableSpec) -> None:
 FORMAT = 1
 """The version of the table format, stored in each table as `lakehouse.format` (docs/upgrades.md)."""
 FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
-_BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
+_BEGINNINGS = {"_staged_commits", "_commits"}  # directories in which several writers prepare commits
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not been renamed yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
-_MOST_COMMITS = 1_000  # searched for the last commit with the declared columns
+_MOST_COMMITS = 1_000  # the commits searched for the last one with the declared columns
 
 # Other engines read the tables, so no feature is used that only Spark understands. By default, Delta writes a
 # checkpoint every ten commits, which takes seconds: too long for a table that is written every second.
@@ -121,7 +121,7 @@ def ensure(
 ) -> None:
     """Implement `Lake.ensure` and `Lake.ensure_source` for the table at the path.
 
-    With `is_made_anew`, the table may have been made with other settings.
+    With `is_made_anew`, a table that was made with different settings is accepted.
     """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)

@@ -21,7 +21,7 @@ Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
-"""Comparing files with more spans than this takes longer than it saves."""
+"""Comparing files with more spans than this takes more time than it saves."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Between:
         return reduce(Column.__and__, bounds, F.lit(True))
 
     def may_hold(self, bounds: Bounds) -> bool:
-        """Return whether a file with these bounds can contain such a row; true if the bounds are unknown."""
+        """Return whether a file with these bounds can contain such a row; true for unknown bounds."""
         least, greatest = bounds.of(self.column)
         is_below = greatest is not None and self.first is not None and _is_less(greatest, self.first)
         is_above = least is not None and self.last is not None and _is_less(self.last, least)
@@ -73,9 +73,10 @@ class Near:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A file's minima and maxima by column, as its writer recorded them in the log.
+    """A file's minima and maxima, keyed by column, as the file's writer recorded them in the log.
 
-    Writers format times differently. A bound that cannot be parsed is unknown, like a missing one.
+    Writers format times differently. A bound that cannot be parsed counts as unknown, as does a missing
+    bound.
     """
 
     least: Mapping[str, Any]
@@ -101,7 +102,7 @@ def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
 
 
 def _is_less(one: Value, other: Value) -> bool:
-    """Return whether the first value is less; false for values of different kinds."""
+    """Return whether the first value is less than the other, or false for values of different kinds."""
     if isinstance(one, datetime) and isinstance(other, datetime):
         return one < other
     if isinstance(one, int) and isinstance(other, int):

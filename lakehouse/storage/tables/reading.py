@@ -41,7 +41,7 @@ FEW_VERSIONS = 10
 """The changes of up to this many versions are read file by file, with a separate scan for each version."""
 
 _OF_PATTERNS = re.compile(r"[][{}?*\\]")
-_YOUNG = 20  # commits; each of them is read
+_YOUNG = 20  # the maximum number of commits, each of which is read
 _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
 
@@ -116,8 +116,8 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
     """Return the table's change feed between two versions, both inclusive.
 
-    Delta would list the whole log. If there are only a few versions and their commits name all files, the
-    files are read directly.
+    Delta would list the whole log. Therefore, if there are only a few versions and their commits name all
+    files, the files are read directly.
     """
     if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""Evolve a table's schema to the schema that the code declares.
+"""Evolve a table's schema to match the schema that the code declares.
 
 Columns are matched by name, in any order. A field inside a struct is written with dots, a field of an array's
 elements as `reasons.element.rule`, a field of a map's values as `partitions.value.total`. Comments and
@@ -8,8 +8,9 @@ nullability are not compared.
     a column that the table lacks            it is added in place, null in existing rows
     a type that holds the column's values    the column is widened in place
     any other type                           refused
-    no column where the table has one        a user's column is kept; one that a stream has declared, or
-                                             inside a struct, is refused for a writer; a reader ignores it
+    no column where the table has one        a user's column is kept; for a column that a stream once
+                                             declared, or a field inside a struct, writers are refused,
+                                             and readers ignore it
 
 A user's column is null in new rows and keeps its values in existing rows.
 """
@@ -78,8 +79,8 @@ class SchemaChanges:
     """The differences between a table's schema and the declared schema.
 
     `missing` lists the table's columns that are not declared. `narrowed` lists columns that are declared with
-    a narrower type, and `other` lists columns that are declared with an unrelated type. Both include the
-    actual and the declared type. `carried` lists a user's columns.
+    a narrower type, and `other` lists columns that are declared with an unrelated type. Both lists include
+    the actual and the declared type. `carried` lists a user's columns.
     """
 
     added: tuple[Added, ...] = ()

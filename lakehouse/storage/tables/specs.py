@@ -14,7 +14,7 @@ DELETED = "_deleted"
 """The boolean column that marks upserted rows as deletes. A null or missing value means no delete."""
 
 FIXED_PREFIX = "lakehouse."
-"""The prefix of the properties that record what a table was made with."""
+"""The prefix of the properties that record the settings and shape that a table was made with."""
 LANDED_AT = "ingested_at"
 """The column with a record's ingestion time (UTC). A query reads a table's initial rows in this order."""
 TRUNCATED = timedelta(milliseconds=1)
@@ -64,7 +64,7 @@ class Position:
 
     A query that starts with a table's existing rows first reads the files of one version, in the order of
     `entries.reading_order`. Until all of them have been read, `files` is the number of that version's files
-    read so far, and nothing else has been read.
+    read so far, and no other rows have been read.
     """
 
     version: int
@@ -96,7 +96,7 @@ class Progress:
     position: Position
 
     def is_of(self, table_id: str | None) -> bool:
-        """Return whether this is the progress in the table with the id, before or after a copy's adoption."""
+        """Return whether this progress belongs to this table, even if a copy of it has since been adopted."""
         return self.table.partition(" ")[0] == table_id
 
 

@@ -24,9 +24,9 @@ from lakehouse.storage.spark import files as storage
 
 _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # the term's end, in ms since the epoch, and the holder
-_seen: dict[tuple[str, str], _Seen] = {}  # by directory and holder
+_seen: dict[tuple[str, str], _Seen] = {}  # keyed by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""The ends of this process's own terms, by the same keys, to remove the terms without a listing."""
+"""The ends of this process's own terms, keyed like `_seen`, so that terms are removed without a listing."""
 on_forget(_seen.clear)
 on_forget(_noted.clear)
 
@@ -96,7 +96,7 @@ class Terms:
                 found[term[2]].append(int(term[1]))
         for directory, holder in list(_seen):
             if directory == self.directory and holder not in found:
-                _seen.pop((directory, holder), None)  # gone for good, because each holder has its own name
+                _seen.pop((directory, holder), None)  # it never returns, because each holder has its own name
         return found
 
     def _file(self, until_ms: int, holder: str) -> str:

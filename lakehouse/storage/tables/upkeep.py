@@ -25,7 +25,7 @@ from lakehouse.storage.tables.schema_evolution import alter
 
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # at most this many files are clustered together
-_FEW_SMALL_FILES = 8  # up to this many are left alone, because merging them would cost more than reading them
+_FEW_SMALL_FILES = 8  # up to this many are left alone, because merging them costs more than reading them
 _LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
 _TASKS = "2"  # for a VACUUM that lists directories; the default is ten thousand
@@ -110,8 +110,8 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
     """Remove files that no version within `keep` needs, and return their number; `dry_run` only counts them.
 
-    Older versions and their change feed can then no longer be read. A rerun removes nothing. VACUUM takes
-    seconds even if it finds nothing, so it is skipped if there can be no file to remove.
+    After this, older versions and their change feed can no longer be read. A rerun removes nothing. VACUUM
+    takes seconds even if it finds nothing, so it is skipped if there can be no file to remove.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):

@@ -1,8 +1,8 @@
 """Compare a session's versions of Spark and Delta with the tested versions.
 
-This code uses private members of both. With other versions it may work, so the session starts with a warning.
-If a member is missing, the session is refused. Checking all members takes a second, so they are checked only
-with other versions.
+This code uses private members of Spark and Delta. With versions that were not tested, it may still work, so
+the session starts with a warning. If a member is missing, the session is refused. Checking all members takes
+a second, so they are checked only with untested versions.
 """
 
 from __future__ import annotations

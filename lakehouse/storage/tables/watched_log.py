@@ -2,7 +2,7 @@
 
 Versions have no gaps, so a known version is the newest as long as the next commit's file is missing. If the
 known version's own commit file has changed, the file belongs to another table. In an object store, each check
-is a request, so the second check is made only every ten seconds and with each new commit.
+is a request, so this second check is made only every ten seconds and with each new commit.
 
 deltalake reads data files and statistics, but it finds an application's transaction only by its full name,
 and never returns the transaction's time. This module therefore also reads checkpoints.
@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path, which its reader knows up to `version`; -1 means not at all."""
+    """The log of the table at a path, which its reader knows up to `version` (-1: not at all)."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path

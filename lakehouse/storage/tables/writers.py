@@ -46,8 +46,8 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
         yield
     elif not has_one_writer:
         raise TableError(
-            f"the store of {lake} ignores conditional writes (If-None-Match): it accepts a second object of "
-            "the same name, so two applications would overwrite each other's commits. Use a store with "
+            f"the storage for {lake} ignores conditional writes (If-None-Match): it accepts a second object "
+            "of the same name, so two applications would overwrite each other's commits. Use a store with "
             "conditional writes, or set s3.single_writer = true (LAKEHOUSE_S3_SINGLE_WRITER=true) if only "
             "one application ever writes there (`lakehouse run all`, without another writing command)"
         )
@@ -59,8 +59,8 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
     """Write an object twice, and return whether the store refused the second write.
 
-    Also return true if this application may not write there at all. Raises TableError if the store cannot be
-    used.
+    Also returns true if this application may not write to the store at all. Raises TableError if the store
+    cannot be used.
     """
     probe = f"{lake}/{_PROBES}/{uuid.uuid4()}"
     try:
@@ -72,15 +72,17 @@ def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
     except objects.ReadOnlyError:
         return True
     except Py4JJavaError as error:
-        raise TableError(f"the store of {lake} cannot be used: {first_line(error.java_exception)}") from error
+        raise TableError(
+            f"the storage for {lake} cannot be used: {first_line(error.java_exception)}"
+        ) from error
 
 
 @contextmanager
 def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     """Hold the lake's lock during the block: a term that is renewed, and that every other writer checks.
 
-    Each writer creates its term before it checks. If two writers start at the same time, at least one of them
-    sees the other.
+    Each writer creates its own term before it checks the others' terms. If two writers start at the same
+    time, at least one of them sees the other.
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")

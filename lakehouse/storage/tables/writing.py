@@ -39,14 +39,14 @@ from lakehouse.storage.tables.specs import DELETED, Move, Why
 T = TypeVar("T")
 
 _ATTEMPTS = 12
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in all
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in total
 _REWRITTEN_BYTES = 128 << 10  # rewriting less than this is faster than searching it
-_SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than extra files
+_SO_FEW_STAY = 4_000  # rows; rewriting so few each time costs less than extra files
 _GIVEN = "_given"
 _NONE: Mapping[str, str] = {}
 
 
-# These have a common base class in Java, but not in Python.
+# These errors have a common base class in Java, but not in Python.
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -122,9 +122,9 @@ def upsert(
 
     `rows` has one row per key. It is read twice, so it should be persisted. Rows marked DELETED are deleted.
     If `count`, the number of rows, is None, the rows are counted. `near` contains the commit's files that may
-    contain one of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises
-    PositionError like `append`. The commit fails if another writer has changed the data that it read; see
-    `retry_on_conflict`.
+    contain one of the keys. If there are no rows, nothing is committed. `why` is as in `Commit.finish`.
+    Raises PositionError like `append`. The commit fails if another writer has changed the data that it read;
+    see `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -149,7 +149,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     whole = [name for name in names if not stay or name not in large]
     old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
     if stay:
-        # Later changes to these rows then rewrite only them, not the other rows in a large file.
+        # Later changes to these rows then rewrite only these rows, not the other rows in a large file.
         changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
         around = commit.rows(near, large).drop(FILE)
         with reading_file_by_file(rows.sparkSession):  # mixed rows would be read by every later merge
@@ -164,7 +164,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> list[str]:
-    """Return the names of candidate files that contain any of the keys, or all if the files are small."""
+    """Return the names of candidate files that contain any of the keys, or all names if they are small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)

@@ -244,7 +244,7 @@ def test_of_two_who_read_the_same_one_is_refused(place: Place) -> None:
     assert other is not None
     place.write(one)
     with pytest.raises(
-        PositionError, match=r"is at position 2, but .* at None: another process runs the same layer"
+        PositionError, match=r"is at position 2, but .* at None. Another process is running the same layer"
     ):
         place.write(other)
     assert place.rows("out") == [1]

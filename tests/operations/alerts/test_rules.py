@@ -87,10 +87,10 @@ GATE = '[[rules]]\nname = "gate"\nkind = "gate_closed"\n'
             "rule a: kind must be one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed",
         ),
         ("[[rules]]\nname = 'a'", "rule a: kind must be one of audit_failed"),
-        ("[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'", "rule a: give either records or seconds"),
+        ("[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'", "rule a: specify either records or seconds"),
         (
             "[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'\nrecords = 1\nseconds = 1",
-            "rule a: give either records or seconds",
+            "rule a: specify either records or seconds",
         ),
         ("[[rules]]\nname = 'a'\nkind = 'freshness'", "rule a: seconds: Field required"),
         ("[[rules]]\nname = 'a'\nkind = 'freshness'\nseconds = nan", "rule a: seconds: Input should be"),

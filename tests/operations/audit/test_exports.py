@@ -49,6 +49,6 @@ def test_a_tombstone_excuses_no_row_that_gold_has(spark: SparkSession) -> None:
     sent: list[Message] = [("a", window(1, count=7), 0, 0), ("a:1", None, 0, 1)]
 
     assert differences(spark, [("a", 1), ("b", 1)], sent) == [
-        ("a", "1", f"the topic says {window(1, count=7)}"),
+        ("a", "1", f"the topic has {window(1, count=7)}"),
         ("b", "1", "in gold, but not in the topic"),
     ]

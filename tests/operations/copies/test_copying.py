@@ -250,7 +250,7 @@ def test_files_that_go_while_they_are_copied_are_looked_for_in_newer_versions(
 def test_another_place_is_asked_for_where_something_else_lies(original: Place, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(TableError, match="is not empty and not a copy of a lake; choose another place"):
+    with pytest.raises(TableError, match="is not empty and not a copy of a lake; choose another location"):
         original.copied_to(tmp_path / "other")
     with pytest.raises(TableError, match="contains the other"):
         original.copied_to(original.root / "copy")

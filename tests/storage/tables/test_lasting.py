@@ -96,7 +96,7 @@ def test_a_newest_commit_that_was_not_on_the_disk_is_given_up_and_its_step_does_
     assert tables.transactions(spark, path) == {SOURCE: 2}
     (event,) = kept
     assert event.message.startswith(
-        "silver.numbers: version 3 was not on the disk when the machine stopped ("
+        "silver.numbers: version 3 had not reached the disk when the machine stopped ("
     )
     assert event.message.endswith("); it is discarded, and its input is read again")
     append(spark, path, 2)
