@@ -1,1 +1,1 @@
-"""The command line and the spark-submit jobs, which parse arguments, call other packages and print."""
+"""The command line and the spark-submit jobs: they parse arguments, call other packages and print results."""

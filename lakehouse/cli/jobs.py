@@ -64,9 +64,9 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line, and report a LakehouseError, OSError or Spark error in one line.
+    """Run a command line, and report a LakehouseError, OSError or Spark error on one line.
 
-    The line goes to standard error. Any other error is reported with its whole traceback.
+    The line goes to standard error. Any other error is reported with its full traceback.
     """
     guard_standard_error()
     try:

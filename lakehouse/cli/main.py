@@ -105,7 +105,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         "copy": (copy.app, "lakehouse copy --to /backup/lake"),
     },
 }
-"""Commands and command groups, by help panel and name, each with examples."""
+"""Commands and command groups, keyed by help panel and name, each with examples."""
 EPILOG = (
     "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
     "an expectation could not be evaluated; 3 for run, too many records were refused, and for services "

@@ -34,7 +34,7 @@ EnvelopeOption = Annotated[
     typer.Option(
         "--envelope",
         help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}; only "
-        "value is required, and null is a tombstone.",
+        "value is required, and a null value is a tombstone.",
     ),
 ]
 
@@ -43,7 +43,7 @@ TriggerOption = Annotated[
     str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also print the whole traceback of a failure.")
+    bool, typer.Option("--verbose", "-v", help="Also print the full traceback of a failure.")
 ]
 AllowOption = Annotated[
     list[Allow] | None,
@@ -57,9 +57,9 @@ SkipOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC/PARTITION/OFFSET",
-        help="Pass over a record that cannot be processed; may be repeated. OFFSET may be a range such as "
-        "5-9. Records that bronze passes over are noted in ops.data_losses; records that have already landed "
-        "become dead letters, unparsed.",
+        help="Skip a record that cannot be processed; may be repeated. OFFSET may be a range such as 5-9. "
+        "Records that bronze skips are listed in ops.data_losses; records that have already landed become "
+        "dead letters without being parsed.",
     ),
 ]
 BackfillOption = Annotated[
@@ -74,14 +74,14 @@ StandbyOption = Annotated[
     bool,
     typer.Option(
         "--standby",
-        help="Start two such runs with the same layers and streams: one works. The other warms up, waits, "
-        "and takes over within seconds when the first ends or dies.",
+        help="Start two runs with --standby and the same layers and streams: one processes data, and the "
+        "other warms up, waits, and takes over within seconds if the first one stops or dies.",
     ),
 ]
 
 
 def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
-    """Return the ranges of records that --skip names.
+    """Return the ranges of records that --skip specifies.
 
     Raises SettingsError unless each value names offsets in a topic that the streams read.
     """
@@ -92,8 +92,8 @@ def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's dataclass parameters with options.
 
-    A call builds the dataclasses from the options. A field is declared like an option in typer: its
-    annotation describes the option, and its default is the option's default.
+    When the command is called, the dataclasses are built from the values of the options. A field is declared
+    like an option in typer: its annotation describes the option, and its default is the option's default.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)

@@ -97,11 +97,11 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first non-empty line of an error's text; if it ends with a colon, add its continuation.
+    """Return the first non-empty line of an error's text, with its continuation if it ends with a colon.
 
-    The continuation is a list or the next line. Only line feeds end a line, because names may contain U+2028.
-    Delta reports the row that violates a CHECK as `… violated by row with values:` followed by ` - column :
-    value` lines.
+    The continuation is the list, or the single line, that follows the colon. Only line feeds end a line,
+    because names may contain U+2028. Delta reports the row that violates a CHECK as `… violated by row with
+    values:` followed by ` - column : value` lines.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
     said = next(lines, "no message")

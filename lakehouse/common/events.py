@@ -84,7 +84,7 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""Appends events; true means that a failed earlier call may have written some of them."""
+"""A function that appends events. The flag is true if a failed earlier call may have written some already."""
 
 
 class Place(TypedDict, total=False):
@@ -210,7 +210,10 @@ class EventLog:
                 self._recover()
 
     def _gathered(self) -> list[Event]:
-        """Wait for events, then briefly for more; return an empty list once the log is closing and empty."""
+        """Wait for an event, then briefly for more, and return them.
+
+        The list is empty once the log is closing and no events are left.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)

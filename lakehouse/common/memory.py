@@ -14,7 +14,7 @@ _FORGETTING: list[Callable[[], None]] = []
 
 
 def on_forget(clear: Callable[[], None]) -> None:
-    """Register a cache's `clear` function, which each `forget` calls. Modules do this on import."""
+    """Register a function that clears a cache, which `forget` then calls. Modules register it on import."""
     _FORGETTING.append(clear)
 
 

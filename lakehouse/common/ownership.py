@@ -34,7 +34,7 @@ def read_own(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise OSError("it is not a file")
+            raise OSError("it is not a regular file")
         reason = _reason(descriptor, state)
         if reason is None and path.is_symlink():
             reason = _of_owner(path.lstat())

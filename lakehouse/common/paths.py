@@ -1,6 +1,6 @@
 """The form of a lake's address for each reader: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
 
-Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake decodes it.
+Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake decodes such escapes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def location(path: str) -> str:
     if path.startswith(_OF_THIS_MACHINE):
         rest = path.removeprefix(_OF_THIS_MACHINE)
         if rest.startswith("//"):
-            rest = rest[2:].partition("/")[2]  # drop the host, which is the local one
+            rest = rest[2:].partition("/")[2]  # drop the host, which is the local host
         return f"/{rest.lstrip('/')}"
     return f"s3://{path.removeprefix(_S3A)}" if is_on_s3(path) else path
 

@@ -47,7 +47,10 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def differing(
     frames: Sequence[DataFrame], most: int, what: str = "what"
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
-    """Return the total row count, and up to `most` + 1 rows per frame as (other columns, `what`)."""
+    """Return the total number of rows, and up to `most` + 1 examples from each frame.
+
+    An example is a pair: a dict of the row's other columns, and the text in the column named by `what`.
+    """
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:
         keys = [name for name in frame.columns if name != what]
@@ -68,7 +71,7 @@ def as_json(answer: QueryResult) -> str:
 def as_csv(answer: QueryResult) -> str:
     """Return the result as CSV with a header and one row per line. Null is an empty field.
 
-    Text is made printable, and gets a leading ' if a spreadsheet would take it for a formula. Numbers and
+    Text is made printable, and gets a leading ' if a spreadsheet would read it as a formula. Numbers and
     numeric text are unchanged.
     """
     text = io.StringIO()
@@ -90,7 +93,7 @@ def as_table(answer: QueryResult) -> Table:
 
 
 def iso_duration(months: int, days: int, nanoseconds: int) -> str:
-    """Return an interval in ISO 8601 with months, days, and seconds with a fraction."""
+    """Return an interval as ISO 8601: months, days, and seconds with a fraction."""
     seconds = Decimal(nanoseconds).scaleb(-9).normalize()
     parts = ((months, "M"), (days, "D"))
     day_part = "".join(f"{number}{unit}" for number, unit in parts if number)

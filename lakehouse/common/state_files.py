@@ -18,8 +18,8 @@ _ANYBODY = 0o666  # restricted by the process umask
 def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
     """Replace a file's content atomically: a reader sees either the old or the new text.
 
-    With `lasting`, the file is synced to disk; otherwise it may be empty after a power failure. `mode` is the
-    file's permissions. If the write fails, the file is unchanged, and the error names the file. A killed
+    With `lasting`, the file is synced to disk; otherwise it may be empty after a power failure. `mode` sets
+    the file's permissions. If the write fails, the file is unchanged, and the error names it. A killed
     process leaves a temporary file behind (`drafts_of`).
     """
     draft = _draft_of(path)
@@ -69,7 +69,9 @@ def make_home(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create a directory and its home with mode 0700. An existing directory of this user also gets it.
+    """Create a directory, and the home above it, with mode 0700.
+
+    An existing directory that belongs to this user is also set to this mode.
 
     On a file system without permissions, an existing directory remains accessible to others.
     """

@@ -1,4 +1,4 @@
-"""All printing and log formatting goes through this module, which makes the output printable.
+"""All output and log records pass through this module, which makes them printable.
 
 Any output may contain a record's key, a broker's error or a file name. Therefore no other module may create a
 console, echo text or format log records; ruff enforces this (`banned-api` in pyproject.toml).

@@ -1,9 +1,9 @@
 """HTTP requests under a single policy, for OAuth tokens, the schema registry and webhooks.
 
 - Redirects are not followed, so no secret reaches another host. A redirect is an error that names the host.
-- A response, including its headers, has a size limit and a deadline for connecting, sending and reading.
+- A response, including its headers, has a size limit. Connecting, sending and reading share one deadline.
   Neither an endless nor a slow response can block the caller.
-- URLs begin with https://. `needs_permission` reports other URLs, unless they lead to this machine.
+- URLs begin with https://. `needs_permission` reports other URLs, unless they point to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
 - The server's certificate must be signed by one of the system's authorities, or by a given authority.
 
@@ -71,7 +71,7 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
     if not is_web:
         raise ValueError("it must start with http:// or https:// and name a host")
     if _UNSAFE.search(url):
-        raise ValueError("it has characters that must be percent-encoded in a URL, such as a space as %20")
+        raise ValueError("it has characters that must be percent-encoded in a URL, such as a space (%20)")
     if "@" in parts.netloc and not credentials:
         raise ValueError("it has a user or a password (`@` before the host), which have their own settings")
     if not query and (parts.query or parts.fragment):
@@ -102,12 +102,12 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def authorization(user: str, password: str) -> dict[str, str]:
-    """Return the Authorization header for a user and password, or no header without a user."""
+    """Return the Authorization header for a user and password, or no header if the user is empty."""
     return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts these PEM certificate authorities, or the system's if empty.
+    """Return a TLS context that trusts these PEM certificate authorities, or the system's if none are given.
 
     Raises ValueError if the text does not consist of PEM certificates.
     """
@@ -304,7 +304,7 @@ class _Connection(http.client.HTTPConnection):
         self.of_relay = relay.headers if relay is not None and is_relayed else {}
 
     def connect(self) -> None:
-        """Open the socket, through the proxy and with TLS if configured."""
+        """Open the socket, through the proxy and with TLS if these are configured."""
         relay = self._relay
         self._open = self._reached((self.host, self.port) if relay is None else (relay.host, relay.port))
         if relay is not None and self._tls is not None:

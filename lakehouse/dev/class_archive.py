@@ -1,4 +1,4 @@
-"""Create an archive of the classes that Spark loads at startup, after the first demo or before tests.
+"""Archive the classes that Spark loads at startup. This runs after the first demo, or before tests.
 
     python -m lakehouse.dev.class_archive MADE_FOR
 

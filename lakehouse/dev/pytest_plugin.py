@@ -28,7 +28,7 @@ _OF_KAFKA = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Silence the Kafka client's warnings. The import of a stream would cause two hundred of them."""
+    """Silence the Kafka client's warnings. Otherwise, importing a stream would show two hundred of them."""
     for one in _OF_KAFKA:
         config.addinivalue_line("filterwarnings", one)
 

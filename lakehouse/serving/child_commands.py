@@ -2,7 +2,7 @@
 
 An action runs the ordinary command with all its guarantees, and its output shows the progress. The server
 keeps the last hundred actions until it stops. An action is stopped if a caller cancels it, if it exceeds the
-time limit, or if the server stops. It then gets SIGTERM, followed by SIGKILL if it does not exit.
+time limit, or if the server stops. Its process then gets SIGTERM, followed by SIGKILL if it does not exit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Running:
 
 
 class Actions:
-    """Run commands with `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
+    """Commands run with `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
 
     Python's `-P` keeps the program from importing modules from the working directory.
     """
@@ -124,7 +124,7 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Start to stop an action, and return the action. Return None if the id is unknown.
+        """Begin to stop an action. Return the action, or None if the id is unknown.
 
         The action may take a while to stop.
         """
@@ -144,7 +144,7 @@ class Actions:
         return list(reversed(self._actions.values()))
 
     async def close(self) -> None:
-        """Stop the running action, if there is one. Kill it if it does not exit."""
+        """Stop the running action, if there is one. Kill its process if it does not exit."""
         if self._running is not None:
             await self._end(self._running)
 
@@ -156,7 +156,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start to stop an action, unless it is already being stopped. Return the task that stops it."""
+        """Begin to stop an action, unless it is already being stopped. Return the task that stops it."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
@@ -187,7 +187,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the output's lines, and truncate long ones. Return the last 1 MiB of the output."""
+    """Collect the lines of the output, truncated if they are long. Return the last 1 MiB of the output."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]

@@ -1,4 +1,4 @@
-"""Request parameters for times and for paging. Times have common formats; `next` leads to the next page."""
+"""Request parameters for times and for paging: the formats of times, and cursors to the next page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque string that marks the end of a page by the sort values of its last row.
+    """Return an opaque string that marks the end of a page, by means of the sort values of its last row.
 
     A cursor does not pin a version. The next page is read from the newest version, without repeating rows.
     """
@@ -94,7 +94,7 @@ _T = TypeVar("_T")
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of items.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=60_000, description="`next` of the previous page; keep the other parameters."),
+    Query(max_length=60_000, description="The `next` of the previous page. Repeat the other parameters."),
 ]
 
 
@@ -110,7 +110,10 @@ class Paging:
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return one page of a complete list, and `next`, a cursor that counts the items up to its end."""
+        """Return a page of a complete list, and `next`, the cursor of the following page.
+
+        The cursor contains the number of items before that page.
+        """
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = cursor(name, [end]) if end < len(items) else None

@@ -80,9 +80,9 @@ def _said(error: Mapping[str, Any]) -> str:
 
 async def _of_routing(request: Request, error: HTTPException) -> Response:
     path, routes = request.url.path, request.app.openapi()["paths"]
-    near = "".join(f", but at {one}" for one in nearest(path, routes, most=1))
+    near = "".join(f"; did you mean {one}?" for one in nearest(path, routes, most=1))
     details = {
-        HTTPStatus.NOT_FOUND: f"there is nothing at {path}{near}; /docs lists the endpoints",
+        HTTPStatus.NOT_FOUND: f"there is nothing at {path}{near or ';'} /docs lists the endpoints",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed for {request.url.path}",
     }
     detail = details.get(HTTPStatus(error.status_code), str(error.detail))

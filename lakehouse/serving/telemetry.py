@@ -22,7 +22,7 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Count requests to the server, in a registry that also contains the metrics of `lakehouse status`.
+    """Counters of requests, in a registry that also contains the metrics of `lakehouse status`.
 
     The labels are methods, declared routes and status codes, so the number of series is bounded.
     """
@@ -53,7 +53,7 @@ class ServerMetrics:
 
 
 class Counted:
-    """Pass every request on, and count the request when its response begins."""
+    """Middleware that passes every request on, and counts the request when its response begins."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app

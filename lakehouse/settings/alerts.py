@@ -25,8 +25,8 @@ def _signing(secrets: SecretStr) -> SecretStr:
             key = b""
         if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
             raise ValueError(
-                f"it must be {SECRET_PREFIX} followed by at least {_LEAST_SECRET} bytes in base64; make one "
-                f"with `echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
+                f"it must be {SECRET_PREFIX} followed by at least {_LEAST_SECRET} bytes in base64; create "
+                f"one with `echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
             )
     return secrets
 
@@ -41,7 +41,7 @@ class AlertsSettings(Section):
     in_gold: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Objective: records reach gold within `within_s` seconds, for the share `objective` of the time."
+            "Objective: for a share `objective` of the time, records reach gold within `within_s` seconds."
         ),
     )
     topic: str = Field(
@@ -56,7 +56,7 @@ class AlertsSettings(Section):
         default=SecretStr(""),
         description=(
             "Key that signs webhook requests: whsec_ followed by at least 24 bytes in base64. To rotate it, "
-            "give two, separated by a space."
+            "set two keys, separated by a space."
         ),
     )
     webhook_ca: Path | None = Field(
@@ -69,5 +69,5 @@ class AlertsSettings(Section):
 
     @property
     def webhook_certificates(self) -> SecretStr:
-        """The text of `webhook_ca`, read from the file at each use, or empty if no file is set."""
+        """The text of `webhook_ca`, read from the file on each use, or empty if no file is set."""
         return secret_in(self.webhook_ca, "alerts.webhook_ca")

@@ -28,7 +28,7 @@ _OF_KUBERNETES = re.compile(
 
 
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the environment's values, in sections as in the file, and the variable that set each key.
+    """Return the environment's values, in sections as in the file, and for each key the variable that set it.
 
     Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that two
     variables set, and for a secret file that cannot be read.
@@ -93,7 +93,11 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 
 
 def _from_file(key: Key, path: Path) -> Any:
-    """Return a secret that is read again at each use, or a list of secrets, one per line, read now."""
+    """Return a key's secret, which is read from the file on each use.
+
+    If the key has several secrets, return them as a list instead. They are read from the file once, one per
+    line.
+    """
     secret = SecretFile(path, key.file_variable)
     text = secret.get_secret_value()
     return tuple(SecretStr(line) for line in text.splitlines() if line) if key.has_several else secret

@@ -1,4 +1,4 @@
-"""Field types for settings: sections, durations, sizes, lists, times, and merged tables."""
+"""Field types for settings: sections, durations, sizes, lists, times and tables that override others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CENTURY_S = 36_525 * 24 * 3600
 
 
 class Section(BaseModel):
-    """A section of the settings. If a field's name includes a unit, its alias is the key."""
+    """A section of the settings. If a field's name includes a unit, the field's alias is the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,12 +67,12 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 
 
 def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
-    """Return whether one of these functions reads a field with this metadata."""
+    """Return whether a field with this metadata is parsed by one of these functions."""
     return any(isinstance(one, BeforeValidator) and one.func in readers for one in metadata)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table overridden by another table, key by key. Lists are replaced."""
+    """Return a table overridden by another table, key by key. A list replaces the other list as a whole."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

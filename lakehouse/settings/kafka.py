@@ -63,7 +63,7 @@ class KafkaSettings(Section):
 
     @property
     def access(self) -> KafkaAccess:
-        """The connection to Kafka. Certificates are read from their files at each use."""
+        """The connection to Kafka. Certificates are read from their files on each use."""
         return KafkaAccess(
             self.bootstrap_servers,
             self.security_protocol,

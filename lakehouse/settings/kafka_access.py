@@ -38,7 +38,7 @@ _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 @dataclass(frozen=True)
 class _Names:
-    """A client property's name in Java, kafka-python and librdkafka; None if a client lacks it."""
+    """A client property's name in Java, kafka-python and librdkafka, or None for clients that lack it."""
 
     java: str
     python: str | None
@@ -82,7 +82,7 @@ class KafkaAccess:
     `servers` is host:port, or several separated by commas. `ca` contains the trusted CA certificates in PEM
     (empty: the system's). `certificate` and `key` are this application's own; the key is in PKCS#8. For
     OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
-    endpoint. `properties` are from CLIENT_PROPERTIES, by their Java names.
+    endpoint. `properties` are from CLIENT_PROPERTIES, keyed by their Java names.
 
     `str` returns the servers; `repr` shows no secret.
     """
@@ -168,7 +168,7 @@ class KafkaAccess:
         if pem["key"] and not any(one in pem["key"] for one in _PKCS8):
             raise SettingsError(
                 f"{_SETTINGS['key']} is not a PKCS#8 key in PEM, which Java needs; "
-                "make one with `openssl pkcs8 -topk8 -nodes -in KEY`"
+                "create one with `openssl pkcs8 -topk8 -nodes -in KEY`"
             )
         if self.is_tls:
             try:

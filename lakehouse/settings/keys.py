@@ -20,7 +20,7 @@ FILE_SUFFIX = "_FILE"
 
 @dataclass(frozen=True)
 class Key:
-    """A key, such as `ttl` in the section `redis`. At the top level, the section is empty."""
+    """A key, such as `ttl` in the section `redis`. For a top-level key, the section is empty."""
 
     section: str
     name: str
@@ -62,7 +62,7 @@ class Key:
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return every key by its full name, in the file's order, with the top level first."""
+    """Return all keys, keyed by their full names, in the file's order, with the top level first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 
@@ -72,7 +72,7 @@ def section_names() -> tuple[str, ...]:
 
 
 def variables() -> Mapping[str, Key]:
-    """Return the keys by the variables that set them, including variables that name a secret's file."""
+    """Return the keys, keyed by the variables that set them or that name a file with their secret."""
     found = {key.variable: key for key in all_keys().values()}
     return found | {key.file_variable: key for key in all_keys().values() if key.is_secret}
 

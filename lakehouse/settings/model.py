@@ -100,7 +100,7 @@ class RunSettings(Section):
         le=1,
         description=(
             "Maximum share of records that silver may refuse, checked from 1,000 records on. Above it, a run "
-            "warns, and a catch-up run exits with 3. 1: no limit."
+            "warns, and a catch-up run exits with status 3. 1: no limit."
         ),
     )
     log_format: Literal["text", "json"] = Field(
@@ -161,7 +161,7 @@ class MaintenanceSettings(Section):
         default_factory=dict,
         alias="keep_rows",
         description=(
-            "How long tables keep their rows, in whole days, by table. Other tables keep all rows. See "
+            "How long rows are kept, in whole days, keyed by table. Other tables keep all rows. See "
             "docs/maintenance.md."
         ),
     )
@@ -204,7 +204,7 @@ class Settings(Section):
         description="Directory for the local services' data, logs and pid files, and by default the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory for the tokens, written only by the server. Default: home."
+        default=None, description="Directory for the tokens, to which only the server writes. Default: home."
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
@@ -221,7 +221,7 @@ class Settings(Section):
         default=(),
         description=(
             "The streams to use, separated by commas. Default: the streams declared by tables "
-            "[streams.NAME], else the built-in streams; plus those of installed packages."
+            "[streams.NAME], or else the built-in streams; and always those of installed packages."
         ),
     )
     http_hosts: Names = Field(
@@ -245,7 +245,7 @@ class Settings(Section):
     streams: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description=(
-            "Streams by name: each table [streams.NAME] changes a known stream, or declares a new one."
+            "Streams, keyed by name: each table [streams.NAME] changes a known stream, or declares a new one."
         ),
     )
 
@@ -259,7 +259,7 @@ class Settings(Section):
         return self.topics.get(default_name, default_name)
 
     def changed(self, update: Mapping[str, Any]) -> Self:
-        """Return the settings with some values replaced, by names in code such as redis.ttl_s.
+        """Return the settings with some values replaced. `update` is keyed by names such as redis.ttl_s.
 
         Values are not validated. Raises KeyError for an unknown name.
         """

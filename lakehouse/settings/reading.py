@@ -112,7 +112,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return the values that connect to the home's running services, unless the settings name others."""
+    """Return the values that connect to the home's running services, except services whose address is set."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
@@ -138,8 +138,8 @@ def _running_services(home: Path) -> dict[str, _Running]:
         return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
     except ForeignError as error:
         raise SettingsError(
-            f"{path} is refused: {error}. It has the addresses of this home's services: make yourself the "
-            "only user who may write to it and its directory (chown, chmod go-w), or set `home` "
+            f"{path} is refused: {error}. It contains the addresses of this home's services: make yourself "
+            "the only user who may write to it and its directory (chown, chmod go-w), or set `home` "
             "(LAKEHOUSE_HOME) to another directory"
         ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):

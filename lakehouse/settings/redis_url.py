@@ -46,7 +46,7 @@ class RedisUrl:
     """The parts of a Redis URL. `plain` is the whole URL for redis-py.
 
     With Sentinels, `master` is their name for the primary, and `plain` contains everything except the
-    primary's address. `files` contains the paths of the TLS files by option.
+    primary's address. `files` contains the paths of the TLS files, keyed by option.
     """
 
     hosts: tuple[tuple[str, int], ...]

@@ -9,7 +9,10 @@ from pydantic import SecretStr
 
 _NOTHING = SecretStr("")
 RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
-"""The format of a record's value. All formats but json begin with five bytes: a zero and the schema's id."""
+"""The format of a record's value.
+
+In every format except json, the value begins with five bytes: a zero byte and the schema's id.
+"""
 
 
 @dataclass(frozen=True)

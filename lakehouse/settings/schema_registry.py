@@ -28,7 +28,7 @@ class SchemaRegistrySettings(Section):
 
     @property
     def access(self) -> RegistryAccess:
-        """The connection to the registry. Certificates are read from their file at each use."""
+        """The connection to the registry. Certificates are read from their file on each use."""
         return RegistryAccess(
             self.url, self.username, self.password, secret_in(self.ca, "schema_registry.ca")
         )

@@ -57,8 +57,9 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
         if len(several) > 1:
             raise SettingsError(
                 f"topic {topic} has {len(several)} uses: {'; '.join(several)}. A topic can be one stream's "
-                "input, or one output: choose another topic for one use (topic or to of [streams.NAME], "
-                "kafka.dead_letter_topic, alerts.topic), or list the streams to run in only_streams"
+                "input, or one output: choose another topic for one of these uses (topic or to of "
+                "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or list the streams to run in "
+                "only_streams"
             )
 
 
@@ -102,13 +103,13 @@ def _check_columns(stream: Stream) -> None:
         if odd := [name for name in names if not _COLUMN.fullmatch(name)]:
             raise SettingsError(
                 f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which is not a valid "
-                "name: use ASCII letters, digits and underscores, not beginning with a digit. Set another "
-                "column for its field"
+                "name: use ASCII letters, digits and underscores, not beginning with a digit. Assign the "
+                "field to a different column"
             )
         lowered = [name.lower() for name in names]
         twice = sorted({name for name in lowered if lowered.count(name) > 1})
         if twice:
             raise SettingsError(
-                f"stream {stream.name} gives {table} the column {', '.join(twice)} more than once: set "
-                "another column for its field"
+                f"stream {stream.name} gives {table} the column {', '.join(twice)} more than once: "
+                "assign the field to a different column"
             )

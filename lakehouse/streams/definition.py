@@ -195,12 +195,12 @@ class WallClock:
 class EventClock:
     """A clock for tables whose time is the greatest merged event time, the maximum of `column`.
 
-    Only micro-batches advance this time. Its advance alone may change current rows whose `due_column` lies
-    within `due_span(progress)`, both ends inclusive. A start of None means no lower bound. A fold gets these
-    rows, too.
+    Only micro-batches advance this time. When the time advances, rows may change even if none of their
+    records are new: the current rows whose `due_column` lies within `due_span(progress)`. Both ends of this
+    span are inclusive, and a start of None means no lower bound. A fold gets these rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet. The column of `when_idle` is the `due_column`. A later fold keeps these updates.
+    updated yet. That clock's `column` is the `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -239,8 +239,8 @@ class Export:
     value           the message, JSON
     redis           the layout in Redis
     partition_by    the value that determines the partition; None: the key
-    identity        message fields that, together with the key, identify the row; None: no fields do, and a
-                    deleted row has no message
+    identity        message fields that, together with the key, identify the row; None: no fields
+                    identify it, and no message is sent for a deleted row
     export_when     the condition for sending a new or changed row
     tombstone_when  the condition for sending a deleted row, as a tombstone
     sinks           the names of the stores that get the rows; None: every configured store
@@ -283,11 +283,11 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rules for comparing a row with its recomputation from silver: by column, to the last digit.
+    """The rules for comparing a row, column by column, with the row recomputed from silver.
 
-    `ignored` columns are omitted, because they depend on more than silver's rows. Doubles may differ by a
-    relative 1e-9. A double in `slack` may differ by more, up to the Column given there (over the recomputed
-    row).
+    The columns in `ignored` are not compared, because they depend on more than silver's rows. All other
+    values must be equal to the last digit, except that doubles may differ by a relative error of 1e-9. For a
+    double listed in `slack`, the tolerance is larger by the given Column, evaluated on the recomputed row.
     """
 
     ignored: tuple[str, ...] = ()
@@ -303,7 +303,7 @@ class MergedTable:
     comment          a description of a row, shown in catalogs
     keys             the columns that identify a row
     schema           all columns
-    time_columns     the columns with a row's first and last time, used for file skipping; None: no columns
+    time_columns     the columns with a row's first and last time, used for file skipping; None: no times
     window_s         the length of its windows, in seconds; None: rows are not windows
     pinned_settings  settings that determine the content, as text: if they change, the table is refused until
                      a rebuild; if its keys or window length change, it is refused for good
@@ -350,7 +350,7 @@ class FoldState:
     columns         their names
     until           a time column: records at or after this event time do not change the row
     settled         the condition for rows that time alone no longer changes; only these are cleared
-    unsettled_from  maps the progress to a time, or None if unknown; rows that begin later are not cleared
+    unsettled_from  maps the progress to a time, or None if unknown; rows that begin after it are not cleared
     """
 
     columns: tuple[str, ...]

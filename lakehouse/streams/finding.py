@@ -87,8 +87,8 @@ def _keys(name: str, table: Mapping[str, Any], offered: Mapping[str, EntryPoint]
     for key in ("kind", "python"):
         if table.get(key, own.get(key)) != own.get(key):
             raise SettingsError(
-                f"streams.{name}.{key}: {name} is a built-in stream of the kind {own['kind']}; give your own "
-                "stream another name"
+                f"streams.{name}.{key}: {name} is a built-in stream of the kind {own['kind']}; choose "
+                "another name for your own stream"
             )
     return read_table(name, merged(own, table))
 

@@ -25,7 +25,7 @@ _WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
     """Return the stream at `module:OBJECT`. If OBJECT is a function, it is called with the arguments.
 
-    Modules are also searched for in the working directory. `said` begins an error message. Raises
+    Modules are also searched for in the working directory. Error messages begin with `said`. Raises
     SettingsError for a failed import, unknown or missing arguments, and an object that is not a stream.
     """
     module, _, name = address.partition(":")
@@ -62,8 +62,8 @@ def made(
         raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
     if not isinstance(value, Stream):
         raise SettingsError(
-            f"{said}, which is a {type(value).__name__}, not a stream; expected a lakehouse.streams.Stream, "
-            "or a function that returns one"
+            f"{said}, which is of type {type(value).__name__}, not a stream; expected a "
+            "lakehouse.streams.Stream, or a function that returns one"
         )
     return value
 

@@ -31,7 +31,7 @@ from lakehouse.common.rows_as_text import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""Great Expectations' name for the view with a query's rows, which it does not drop itself."""
+"""Great Expectations' name for the view of a query's rows. Great Expectations never drops this view."""
 
 _SITE = "local_site"
 _VIEW = {"module_name": __name__, "class_name": "Page"}

@@ -1,10 +1,10 @@
 """Expectations for suites. Each has a name and a severity, and reports the keys of failing rows.
 
-There are two kinds. A condition on a row is a Spark expression. One pass over the table evaluates all
-conditions in a suite. A query requires a separate pass, and checks several rows together: duplicate keys,
-rows without a counterpart in another table, or the age of the newest row. The table is read again only for
-failing expectations, to collect examples. The severity is `fail`, which closes a gate and makes the command
-exit with 1, or `warn`, which is only shown.
+There are two kinds of expectations. A condition on a row is a Spark expression. One pass over the table
+evaluates all conditions in a suite. A query requires a separate pass, and checks several rows together:
+duplicate keys, rows without a counterpart in another table, or the age of the newest row. The table is read
+again only for failing expectations, to collect examples. The severity is `fail`, which closes a gate and
+makes the command exit with status 1, or `warn`, which is only shown.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def no_rows(
     Meanwhile, other tables may have received new rows, and gold rows new values, but no row was removed. If
     the step returns a row, the whole table is checked, because that row may still be correct. `near` limits
     the rows that the step reads from another table. It maps the table's view to (column, first, last), and
-    the column must be between two Spark SQL expressions over a row of the batch. All three are timestamps or
-    longs.
+    the column must be between two Spark SQL expressions over a row of the batch. The column and both
+    expressions are timestamps or longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,

@@ -19,7 +19,7 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
-"""Rows of the only table, or rows by table name."""
+"""The rows of the only table, or rows keyed by table name."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
 _MESSAGE = ("key", "value", "text")
@@ -30,19 +30,19 @@ class Case:
     """Run records through a stream's functions, and compare the results with the expected rows.
 
     Each of `batches` is one micro-batch. A record is either a `Record` or just its value: a dict, text,
-    bytes, or None (a tombstone). If the stream reads several topics, either a batch is a dict of records by
-    topic, or each Record names its topic. Records land at `now`, which is also the clock's time. It is a
+    bytes, or None (a tombstone). If the stream reads several topics, either a batch is a dict of records,
+    keyed by topic, or each Record names its topic. Records land at `now`, which is also the clock's time: a
     datetime or ISO 8601 text, by default the current time. Finally, the clock advances to `later` without new
     records.
 
     Expected results are lists of dicts, one per row of the table, in any order:
 
-    silver  clean rows, by table if the stream reads several topics
+        silver  clean rows, keyed by table if the stream reads several topics
     dead    one row per dead letter and reason: record (its index among all given records, from 0), rule,
             column, message, and the record's topic, partition, offset, key and value
-    gold    rows of gold and side tables, by table if there are several
-    sent    messages from all micro-batches, in the order in which each table sends them, by topic if there
-            are several: key, value (an object, or None for a tombstone) and text (the value as sent)
+        gold    rows of gold and side tables, keyed by table if there are several
+    sent    messages from all micro-batches, in the order in which each table sends them, keyed by topic
+            if there are several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
     Tables and columns that are omitted are not compared. Floats are compared with a relative tolerance of
     1e-9, other numbers exactly. Raises an AssertionError that lists the missing and unexpected rows.
@@ -127,14 +127,17 @@ class Outcome:
         self.folding.take(taken, landed_at=self.clock)
 
     def _note_messages(self, noted: dict[str, list[dict[str, Any]]]) -> None:
-        """Add the last micro-batch's messages to the messages collected so far, by topic."""
+        """Add the last micro-batch's messages to the messages collected so far, keyed by topic."""
         for message in self.folding.messages(stored=False):
             value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
             sent = {"key": message.key, "value": value, "text": message.value}
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the reasons of the dead letters. Records are numbered from `first`, which becomes 0."""
+        """Return the reasons of the dead letters.
+
+        The letters' records are numbered from 0, beginning with the record at index `first`.
+        """
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -154,12 +157,12 @@ class Outcome:
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-    """Return the expected rows by table or topic. Raises ValueError for a missing or unknown name."""
+    """Return the expected rows, keyed by table or topic. Raises ValueError for a missing or unknown name."""
     if expected is None:
         return {}
     if not isinstance(expected, Mapping):
         if len(names) != 1:
-            raise ValueError(f"{what}: expected rows by name, of {', '.join(names) or 'none'}")
+            raise ValueError(f"{what}: expected rows keyed by name; known: {', '.join(names) or 'none'}")
         return {names[0]: expected}
     if unknown := [name for name in expected if name not in names]:
         raise ValueError(f"{what}: unknown {', '.join(unknown)}; known: {', '.join(names) or 'none'}")

@@ -47,11 +47,11 @@ def differences(
 
 
 def is_same(expected: Any, found: Any) -> bool:
-    """Tell whether a value equals the expected value.
+    """Return whether a value equals the expected value.
 
     An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
-    numbers are compared exactly, as are decimals given as text. The expected value may give times as ISO
-    8601, bytes as text, and text as bytes.
+    numbers are compared exactly, as are decimals given as text. In the expected value, times may be written
+    as ISO 8601, bytes as text, and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())

@@ -10,7 +10,7 @@ from lakehouse.streams.definition import Stream
 
 
 def declared(toml: str) -> dict[str, Stream]:
-    """Return the streams, by name, that the text of a configuration file declares.
+    """Return the streams that the text of a configuration file declares, keyed by name.
 
     A table without `kind` or `python` only changes a stream from an installed package, so it is left out.
     Raises the same SettingsError as every command, for example for an unknown key.

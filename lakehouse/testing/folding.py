@@ -119,14 +119,14 @@ class Folding:
     def take(
         self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
     ) -> None:
-        """Process one micro-batch, given as each source's records by table name.
+        """Process one micro-batch, given as each source's records, keyed by table name.
 
         `now` is the clock's time while gold is merged, by default the landing time.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Validate records that land at this time, and return the clean rows by table.
+        """Validate records that land at this time, and return the clean rows, keyed by table.
 
         The other records become dead letters. Rows that the records correct or delete are removed from silver
         and, at the next merge, from gold.
@@ -327,7 +327,7 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return the greatest own time. It is read in microseconds, because local times can be ambiguous."""
+    """Return the records' greatest own time, read in microseconds because local times can be ambiguous."""
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 

@@ -16,13 +16,13 @@ from lakehouse.streams.definition import Stream
 
 
 class CrashError(Exception):
-    """A simulated end of the process."""
+    """A simulated process crash."""
 
 
 def crash_at(
     write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
 ) -> Callable[..., Any]:
-    """Wrap a write function so that one call, counted by `number`, raises CrashError.
+    """Wrap a write function so that the call with this number, counted from 1, raises CrashError.
 
     With `after`, the call takes effect before it fails. With `for_good`, all later calls fail too, as if the
     process had ended.
@@ -54,7 +54,7 @@ def take_next(step: Step, *, now: datetime) -> BatchResult | None:
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold process their backlog despite crashes. Return the number of crashes by step.
+    """Let silver and gold process their backlog despite crashes. Return the number of crashes of each step.
 
     Every step crashes once in each micro-batch, and is then restarted. Four crash points take turns: before
     and after the first write, and before and after the second write.

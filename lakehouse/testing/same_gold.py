@@ -36,12 +36,12 @@ _PIECES = 4
 _EXAMPLES = 3
 
 Place = tuple[str, int]
-"""A clean row's place: its table, and its index in the table."""
+"""The location of a clean row: its table, and its index in the table."""
 
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to split clean rows into micro-batches. Batches in `retried` crash between two tables."""
+    """A way to split clean rows into micro-batches. `retried` marks batches that crash between two tables."""
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]
@@ -52,17 +52,17 @@ class SameGold:
     """Assert that gold does not depend on the order of records, micro-batch boundaries or retries.
 
     The records are validated once. The clean rows are merged as one batch, and then in `ways` other ways.
-    Each way has a random order and up to four random micro-batches. Some of them are retried, as if after a
-    crash between the writes to a side table and its main table. Records retain their partitions and offsets,
-    because lagging partitions and replayed dead letters arrive late. Gold may therefore depend on offsets,
-    but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
+    Each way has a random order and up to four random micro-batches. Some micro-batches are retried, as if
+    after a crash between the writes to a side table and its main table. Records retain their partitions and
+    offsets, because lagging partitions and replayed dead letters arrive late. Gold may therefore depend on
+    offsets, but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
 
     With `lake`, an empty directory, the records go through Delta tables instead. Silver and gold crash before
     and after each write, and restart. Finally, an audit compares all layers. This takes about a minute.
 
     `now` is the clock's time as a datetime or ISO 8601 text, by default the current time. `seed` repeats the
     ways of an earlier run, and is random by default. If gold differs, raises an AssertionError with the seed,
-    the way and the differing rows. Also raises one if no record is clean.
+    the way and the differing rows. Also raises an AssertionError if no record is clean.
     """
 
     spark: SparkSession
@@ -99,7 +99,7 @@ class SameGold:
     def _merged(
         self, stream: Stream, clean: Mapping[str, pa.Table], way: _Way, now: datetime
     ) -> dict[str, DataFrame]:
-        """Merge clean rows in the given way, and return gold and side tables by name."""
+        """Merge clean rows in the given way, and return the gold and side tables, keyed by name."""
         folding = Folding(self.spark, stream, is_small=True)
         for batch, is_retried in zip(way.batches, way.retried, strict=True):
             rows = {
@@ -136,7 +136,7 @@ class SameGold:
 
 
 def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa.Table]:
-    """Return the clean rows by table. Raises AssertionError if there are none."""
+    """Return the clean rows, keyed by table. Raises AssertionError if there are none."""
     by_table: dict[str, list[Record]] = {}
     for source, record in records_of(judging.stream, records):
         by_table.setdefault(source.table, []).append(record)
@@ -169,7 +169,7 @@ def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Wa
 
 
 def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
-    """Reorder the places, so that each partition's rows are in offset order."""
+    """Reorder the rows' locations, so that each partition's rows are in offset order."""
     partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
     of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
     ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}

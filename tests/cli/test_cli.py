@@ -19,7 +19,7 @@ def test_it_prints_its_version() -> None:
 
 
 def test_a_stream_in_the_place_of_a_layer_is_told_where_it_belongs() -> None:
-    with pytest.raises(SettingsError, match=r"sales is a stream and not a layer: .* run all --stream sales`"):
+    with pytest.raises(SettingsError, match=r"sales is a stream, not a layer: .* run all --stream sales`"):
         CliRunner().invoke(app, ["run", "sales"], catch_exceptions=False)
 
 

@@ -122,5 +122,5 @@ def test_an_access_list_gives_others_what_the_mode_says_of_the_group(tmp_path: P
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "own.toml")
-    with pytest.raises(OSError, match="it is not a file"):
+    with pytest.raises(OSError, match="it is not a regular file"):
         read_own(tmp_path / "own.toml")

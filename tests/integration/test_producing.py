@@ -245,7 +245,7 @@ def test_a_missing_topic_is_an_error_that_names_it(services: Endpoints) -> None:
 
 
 def test_a_rate_of_zero_is_refused() -> None:
-    with pytest.raises(ProduceError, match="expected more than 0 events a second"):
+    with pytest.raises(ProduceError, match="expected more than 0 events per second"):
         produce(KafkaAccess(UNREACHABLE), "t", [], rate=0)
 
 

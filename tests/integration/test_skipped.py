@@ -153,7 +153,7 @@ def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_ca
     assert replay(lake, [stream], Selection(), NOW) == left
     assert try_replay(lake, [stream], Selection(streams=("metrics",)), NOW) == Tried(skipped=2)
     report.print_replayed(left, Console())
-    assert "2 that --skip passed over stay open; --rule skipped includes them" in capsys.readouterr().out
+    assert "2 skipped with --skip stay open; --rule skipped includes them" in capsys.readouterr().out
     with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
         replay(lake, [stream], Selection(rule="skipped"), NOW)
     assert letters(landed) == {3: ("open", ["skipped"]), 5: ("open", ["skipped"])}

@@ -57,7 +57,7 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
         command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert refused.returncode == 2
-    assert "there is no token; make one with `lakehouse tokens add NAME" in refused.stderr
+    assert "there is no valid token; create one with `lakehouse tokens add NAME" in refused.stderr
 
     tokens, pair = Tokens(lake.settings.home), certified(tmp_path)
     bearer = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ])}"}
@@ -90,7 +90,7 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--tls-cert", "x.pem"], "--tls-cert and --tls-key must be given together"),
+        (["--tls-cert", "x.pem"], "--tls-cert and --tls-key must be used together"),
         (["--tls-cert", "x.pem", "--tls-key", "y.pem"], "HTTPS cannot be served with --tls-cert x.pem"),
         (
             ["--forwarded-by", "10.0.0.1/8"],

@@ -108,7 +108,8 @@ def test_a_value_that_is_not_among_several_is_told_the_nearest(client: TestClien
     found = client.get("/api/v1/tables/metrics_1min/rows")
     assert found.status_code == 404
     said = (
-        "there is nothing at /api/v1/tables/metrics_1min/rows, but at /api/v1/tables/metrics_1m/rows; /docs"
+        "there is nothing at /api/v1/tables/metrics_1min/rows; did you mean /api/v1/tables/metrics_1m/rows? "
+        "/docs"
     )
     assert found.json()["detail"].startswith(said)
 

@@ -135,8 +135,8 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{home}/services.json is refused: everybody may write to it (mode 0666). It has the addresses of "
-        "this home's services: make yourself the only user who may write to it and its directory (chown, "
+        f"{home}/services.json is refused: everybody may write to it (mode 0666). It contains the addresses "
+        "of this home's services: make yourself the only user who may write to it and its directory (chown, "
         "chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
     )
 

@@ -258,8 +258,8 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"streams": {"sales": OF_A_KIND}},
             (
-                "streams.sales.kind: sales is a built-in stream of the kind running_totals; give your own "
-                "stream another name"
+                "streams.sales.kind: sales is a built-in stream of the kind running_totals; choose another "
+                "name for your own stream"
             ),
         ),
         (
@@ -283,15 +283,15 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"streams": {"other": other("NUMBER")}},
             (
-                "streams.other.python = 'shop_of_a_user:NUMBER', which is a int, not a stream; expected a "
-                "lakehouse.streams.Stream, or a function that returns one"
+                "streams.other.python = 'shop_of_a_user:NUMBER', which is of type int, not a stream; "
+                "expected a lakehouse.streams.Stream, or a function that returns one"
             ),
         ),
         (
             {"streams": {"other": other("by_state")}},
             (
                 "streams.other.python = 'shop_of_a_user:by_state', which failed: ValueError: field state: "
-                "this kind has a column state of its own; set another column for the field"
+                "this kind has a column state of its own; assign the field to a different column"
             ),
         ),
         (
@@ -416,7 +416,7 @@ def test_a_topic_with_two_uses_is_refused(
     with pytest.raises(SettingsError) as refused:
         load(Settings.model_validate(changes))
     assert str(refused.value).startswith(
-        f"{message}A topic can be one stream's input, or one output: choose another topic for one use "
+        f"{message}A topic can be one stream's input, or one output: choose another topic for one of these "
     )
 
 
@@ -450,7 +450,7 @@ def test_a_column_that_is_there_already_is_refused(
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
         load(under(other=other(stream)))
-    assert str(refused.value) == f"{message}set another column for its field"
+    assert str(refused.value) == f"{message}assign the field to a different column"
 
 
 @pytest.mark.parametrize(("stream", "column"), [("OF_NO_WORD", ""), ("WITH_SQL", "k) FROM x --")])

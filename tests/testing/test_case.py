@@ -113,7 +113,7 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(case: Case) -> N
     with pytest.raises(ValueError, match="gold: unknown sums; known: user_transactions_5m"):
         case(TRANSACTIONS, [spent("ann", 1)], gold={"sums": []})
     with pytest.raises(
-        ValueError, match="gold: expected rows by name, of product_sales, sales_notifications"
+        ValueError, match="gold: expected rows keyed by name; known: product_sales, sales_notifications"
     ):
         case(SALES, [], gold=[])
     with pytest.raises(ValueError, match="calls: no topic is named; known: analyticsTopic, metricsTopic"):

@@ -42,7 +42,7 @@ def alert(
         typer.Option(
             min=-1,
             max=65535,
-            help="Serve /metrics and /health on this port (0: any free port; -1, the default: none).",
+            help="Serve /metrics and /health on this port (0: any free port; -1: disabled, the default).",
         ),
     ] = -1,
     format_: FormatOption = Format.TABLE,

@@ -27,8 +27,8 @@ def audit_command(
 ) -> None:
     """Compare every layer with the previous layer, row by row, and the exports with gold.
 
-    The audit can run alongside the streams, and writes only an event. The exit code is 1 if anything differs
-    or could not be compared.
+    The audit can run alongside the streams. It changes no data, and only records an event. The exit code is 1
+    if anything differs or could not be compared.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Log an event with the audit's findings for a stream, unless the stream was not checked."""
+    """Record an event with the audit's findings for a stream, if the audit checked the stream."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return

@@ -1,4 +1,4 @@
-"""`lakehouse contract`: exports a source's contract as a schema, compares the two, or publishes it.
+"""`lakehouse contract`: exports a contract as a schema, compares it with another schema, or publishes it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
@@ -34,11 +34,11 @@ _REGISTRY = "registry"
 Exported = Literal["avro", "json-schema", "protobuf", "odcs"]
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT.")]
 Topic = Annotated[
-    str | None, typer.Option(help="The topic's default name; needed if the stream reads several topics.")
+    str | None, typer.Option(help="The topic's default name; required if the stream reads several topics.")
 ]
 FormatOption = Annotated[
     RecordFormat | None,
-    typer.Option("--format", help="Schema format. Default: the source's, else json-schema."),
+    typer.Option("--format", help="Schema format. Default: the source's format; json-schema for JSON."),
 ]
 
 
@@ -54,7 +54,7 @@ def export(
     *,
     format_: Annotated[
         Exported | None,
-        typer.Option("--format", help="Schema format. Default: the source's, else json-schema."),
+        typer.Option("--format", help="Schema format. Default: the source's format; json-schema for JSON."),
     ] = None,
     topic: Topic = None,
 ) -> None:
@@ -77,7 +77,7 @@ def check(
     stream: StreamName,
     *,
     against: Annotated[
-        str, typer.Option(help="registry (the topic's newest value schema), or a schema file.")
+        str, typer.Option(help="A schema file, or `registry` for the topic's newest value schema.")
     ] = _REGISTRY,
     format_: FormatOption = None,
     topic: Topic = None,
@@ -86,7 +86,7 @@ def check(
 
     `--against registry` also checks whether the contract satisfies the registry's compatibility rule for the
     topic, such as BACKWARD. The exit code is 1 if a difference breaks the contract, and 2 if the check was
-    not possible. A warning means that some records may be refused. It does not change the exit code.
+    not possible. A warning means that some records may be refused. Warnings do not change the exit code.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
@@ -136,7 +136,7 @@ def _source(
     found = [source for source in sources if topic in {None, source.topic}]
     if len(found) != 1:
         known = ", ".join(source.topic for source in sources)
-        raise SettingsError(f"{stream} reads {known}; name one of them with --topic")
+        raise SettingsError(f"{stream} reads {known}; select one of them with --topic")
     (source,) = found
     chosen = format_ or source.format
     return replace(source, format="json-schema" if chosen == "json" else chosen)

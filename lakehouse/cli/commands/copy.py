@@ -25,9 +25,9 @@ def copy(
 ) -> None:
     """Copy the whole lake to another location, or update an earlier copy there.
 
-    The streams can keep running, and the copy still contains consistent versions of all tables. If the
-    command is killed, run it again. To audit a copy, run `LAKEHOUSE_LAKE=URL lakehouse audit`. To continue
-    from it, run `lakehouse run all --adopt`.
+    The streams can keep running during the copy. The copied versions of the tables are consistent with each
+    other. If the command is killed, run it again. To audit a copy, run `LAKEHOUSE_LAKE=URL lakehouse audit`.
+    To continue from it, run `lakehouse run all --adopt`.
     """
     settings, console = read_settings(), Console()
     try:

@@ -118,7 +118,7 @@ class _Filters:
         selection = self.selection(streams)
         if not everything and selection.is_everything:
             raise SettingsError(
-                "no letters are selected: give a filter, such as --rule or --stream, or --all"
+                "no letters are selected: specify a filter, such as --rule or --stream, or --all"
             )
         if everything and not selection.is_everything:
             raise SettingsError("--all selects every open letter: omit either --all or the filters")
@@ -186,10 +186,10 @@ def replay(
 ) -> None:
     """Validate open letters again with the current rules and settings, and write valid records to silver.
 
-    Letters that still fail remain open, with their new reasons. Records that --skip passed over are included
-    only if you select them with --rule skipped, --offset or --id. You can run the command at any time, even
-    while the layers are running. You can also repeat it, because silver receives each record once. It is
-    refused during a rebuild of silver.
+    Letters that still fail remain open, with their new reasons. Records that were skipped with --skip are
+    included only if you select them with --rule skipped, --offset or --id. You can run the command at any
+    time, even while the layers are running. You can also repeat it, because silver receives each record only
+    once. The command is refused while silver is being rebuilt.
     """
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -256,12 +256,12 @@ def resolve(
 ) -> None:
     """Close open letters whose records were sent again and are now in silver. Their status becomes `resent`.
 
-    With --by, a record closes a letter. With --same, a letter is closed if exactly one silver row has the
-    same values in all of these columns. A letter remains open if several rows match it, or if its row also
-    matches another letter.
+    With --by, the selected letter is closed, and the given record is noted as its replacement. With --same, a
+    letter is closed if exactly one silver row has the same values in all of these columns. A letter remains
+    open if several rows match it, or if its row also matches another letter.
     """
     if (by is None) == (not same):
-        raise SettingsError("name the replacement with either --by TOPIC/PARTITION/OFFSET or --same")
+        raise SettingsError("specify the replacement with either --by TOPIC/PARTITION/OFFSET or --same")
     record = None if by is None else _record(by)
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -281,7 +281,7 @@ def resolve(
 def _record(place: str) -> OffsetRange:
     found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})", place, re.ASCII)
     if found is None:
-        raise SettingsError(f"--by {place}: expected TOPIC/PARTITION/OFFSET of a record in silver")
+        raise SettingsError(f"--by {place}: expected the TOPIC/PARTITION/OFFSET of a record in silver")
     return OffsetRange(found[1], int(found[2]), int(found[3]), int(found[3]))
 
 

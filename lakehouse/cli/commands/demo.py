@@ -25,7 +25,7 @@ def demo(
         typer.Option("--serve", help="Keep services, layers and a server running afterwards, until Ctrl-C."),
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: any free port.")
+        int, typer.Option(min=0, max=65535, help="With --serve: the server's port; 0: any free port.")
     ] = 8080,
 ) -> None:
     """Run the demo, then stop the services that it started. The demo is safe to repeat."""

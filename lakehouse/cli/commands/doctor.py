@@ -43,7 +43,9 @@ def doctor(
     stream: Annotated[
         list[str] | None, typer.Option(help="With --rights: only this stream; may be repeated.")
     ] = None,
-    user: Annotated[str, typer.Option(help="With --rights: the principal, without User:.")] = "lakehouse",
+    user: Annotated[
+        str, typer.Option(help="With --rights: the principal's name, without the prefix User:.")
+    ] = "lakehouse",
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Check this machine and the services that lakehouse needs, and say how to fix each problem.

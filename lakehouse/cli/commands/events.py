@@ -33,7 +33,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many of the newest events.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show events such as starts, stops and failures, with the newest last.
+    """Show events such as starts, stops and failures, newest last.
 
     `lakehouse sql "SELECT * FROM ops.events"` returns the same rows.
     """

@@ -40,7 +40,8 @@ def expect(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LAYER|TABLE]...", help="Layers or tables. Default: every table that has a suite."
+            metavar="[LAYER|TABLE]...",
+            help="The layers or tables to check. Default: every table that has a suite.",
         ),
     ] = None,
     *,
@@ -58,9 +59,9 @@ def expect(
 ) -> None:
     """Check tables against their expectation suites.
 
-    Each table is checked in one version. The results are written to ops.expectation_results, and to HTML
-    pages in the `home` directory. The exit code is 1 if an expectation with severity fail does not hold, and
-    2 if an expectation could not be evaluated.
+    Each table is checked at a single version. The results are written to ops.expectation_results, and to HTML
+    pages in the `home` directory. The exit code is 1 if an expectation of severity `fail` is not met, and 2
+    if an expectation could not be evaluated.
     """
     settings, console = read_settings(), Console()
     now = utc_now()
@@ -68,7 +69,7 @@ def expect(
     every = subjects(load(settings))
     wanted = list(chosen(every, names or []))
     if version is not None and len(wanted) != 1:
-        raise TableError("--version requires exactly one table: name it")
+        raise TableError("--version requires exactly one table; specify it")
     if history:
         with open_lake(settings, "lakehouse expect") as lake:
             _show_history(lake, wanted, console, format_)
@@ -93,7 +94,7 @@ def expect(
 
 
 def _checking() -> ModuleType:
-    """Import the module that runs the checks only when it is needed, because the import takes seconds."""
+    """Return the module that runs the checks. It is imported on demand, because the import takes seconds."""
     with needed("expect", "lakehouse expect"):
         from lakehouse.operations.quality import checking
     return checking

@@ -38,8 +38,8 @@ def maintain(
 
     Rows are deleted only from tables listed in maintenance.keep_rows; no other user-visible value changes.
     Rows that a layer has not read yet are kept, however old they are. You can run this at any time, even
-    while the layers are running. A rerun finds nothing to do. A live run does the same by itself, at the
-    interval maintenance.every.
+    while the layers are running. A rerun finds nothing to do. A live run performs the same maintenance
+    automatically, at the interval set by maintenance.every.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -79,7 +79,7 @@ def _keep(
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
     """Return a report with a row for each table.
 
-    A row shows the numbers of rows, files and bytes, and the reader whose unread data is kept.
+    Each row shows the numbers of rows, files and bytes, and the reader whose unread data is kept.
     """
     gone = "rows to delete" if dry_run else "rows deleted"
     merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")

@@ -155,7 +155,9 @@ def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sample
                 "249 letters, digits, dots, hyphens and underscores"
             )
         if topic in found:
-            raise SettingsError(f"two files have samples for {topic}: give topics with --sample TOPIC=FILE")
+            raise SettingsError(
+                f"two files contain samples for {topic}; specify the topic of each with --sample TOPIC=FILE"
+            )
         with opened(path) as file:
             lines = list(read_lines(file, path, envelopes=envelopes))
         found[topic] = Sampled(topic, lines, objects_of(lines))

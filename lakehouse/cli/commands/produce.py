@@ -50,11 +50,11 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
     "sales": {"tombstones": 0.001},
     "transactions": {"hot_user": 0.0},
 }
-"""Options that belong to only one stream, with their defaults."""
+"""Options that apply to the samples of only one stream, with their defaults."""
 
 
 class _Streams(TyperGroup):
-    """A command group in which any unknown command is the name of a stream."""
+    """A command group that treats any unknown command as the name of a stream."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command `file`, or a command that sends samples to the stream with this name."""
@@ -65,8 +65,8 @@ app = typer.Typer(
     cls=_Streams,
     no_args_is_help=True,
     help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
-    "--rate R. Or send a file's records: produce file FILE --topic T. Exits with 1 if an event could not be "
-    "delivered, and with 130 on Ctrl-C.",
+    "--rate R. Or send a file's records: produce file FILE --topic T. The exit code is 1 if an "
+    "event could not be delivered, and 130 on Ctrl-C.",
 )
 
 
@@ -80,7 +80,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Options that belong to only one stream. None means that the option is not given."""
+    """Options that apply to the samples of only one stream. An option that is not given is None."""
 
     one_sided: Annotated[
         float | None,
@@ -98,7 +98,7 @@ class _Shape:
     ] = None
 
     def of(self, stream: str) -> Mapping[str, float]:
-        """Return the values for a stream. Raises SettingsError for an option that the stream lacks."""
+        """Return the values for a stream. Raises SettingsError for an option that does not apply to it."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         defaults = _SHAPES.get(stream, {})
         if unknown := [f"--{name.replace('_', '-')}" for name in given if name not in defaults]:
@@ -148,8 +148,8 @@ def stream(
         int | None,
         typer.Option(
             min=0,
-            help="The same seed gives the same events, except for their times. Default: a random seed, which "
-            "is printed.",
+            help="The same seed produces the same events, except for their times. Default: a random seed, "
+            "which is printed.",
         ),
     ] = None,
     format_: Annotated[
@@ -333,7 +333,7 @@ _LINE_S = 5.0
 
 @contextmanager
 def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
-    """Yield a function that shows progress: as a bar on a terminal, else as a line every few seconds."""
+    """Yield a function that shows progress: as a bar on a terminal, otherwise as a line every few seconds."""
     if not console.is_terminal:
         yield _lines(console)
         return

@@ -30,8 +30,8 @@ From = Annotated[
     typer.Option(
         "--from",
         help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, a record's "
-        "Kafka timestamp counts, or its landing time if it has none; for gold, a row's first time "
-        "(window_start, ts).",
+        "Kafka timestamp counts, or its landing time if it has none; for gold, the row's start "
+        "time (window_start, ts).",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
@@ -73,8 +73,8 @@ def rebuild(
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
     settings, and then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. In the meantime, no micro-batches are written to silver tables whose records have ids,
-    or had different ids in the past.
+    rerun it to finish. During a rebuild of silver, micro-batches wait if they write to a silver table whose
+    records have ids, or had other ids when the table was written.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -104,12 +104,12 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Print how much bronze data will be read, and which silver tables wait in the meantime."""
+    """Print how much bronze data will be read, and for which silver tables micro-batches wait meanwhile."""
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
         size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
-        waits = f"; silver.{source.table} waits meanwhile" if is_waiting(lake, source) else ""
+        waits = f"; writes to silver.{source.table} wait meanwhile" if is_waiting(lake, source) else ""
         console.print(
             f"bronze.{source.table} is validated again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
         )
@@ -124,7 +124,7 @@ def _say(
         f"{done.newly_accepted:,} newly accepted"
     )
     if done.skipped:
-        told = f"{told}; {done.skipped:,} that --skip passed over remain dead letters"
+        told = f"{told}; {done.skipped:,} skipped with --skip remain dead letters"
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
         _say_only(f"{told}; then {gold} would be rebuilt", console)
@@ -138,7 +138,10 @@ def _say_only(told: str, console: Console) -> None:
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Wait until gold has read all silver rows from before the rebuild. Raise TableError after a minute."""
+    """Wait until gold has read all silver rows from before the rebuild.
+
+    Raises TableError if this takes more than a minute.
+    """
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):

@@ -51,7 +51,7 @@ def _choice(name: str) -> Choice:
         return Choice(name)
     if name in {stream.name for stream in load(read_settings())}:
         raise SettingsError(
-            f"{name} is a stream and not a layer: use `lakehouse run all --stream {name}`, or name a layer "
+            f"{name} is a stream, not a layer: use `lakehouse run all --stream {name}`, or name a layer "
             "instead of all"
         )
     raise ValueError(f"{name!r} is not one of {', '.join(Choice)}")
@@ -76,8 +76,8 @@ def run(
             "--adopt",
             help="Let this copy of a lake replace its original, with the same Kafka and Redis. First stop "
             "every process of the original for good. The layers catch up with the topics; then each row that "
-            "may have changed since the copy is sent once, in its newest state, and the run ends. If it is "
-            "killed, run it again.",
+            "may have changed since the copy was made is sent once, in its newest state, and the run ends. "
+            "If it is killed, run it again.",
         ),
     ] = False,
     verbose: VerboseOption = False,
@@ -93,7 +93,7 @@ def run(
         typer.Option(
             min=-1,
             max=65535,
-            help="Serve /metrics and /health on this port (0: any free port; -1: none). Default: "
+            help="Serve /metrics and /health on this port (0: any free port; -1: disabled). Default: "
             "telemetry.port.",
         ),
     ] = None,
@@ -113,8 +113,8 @@ def run(
     if adopt:
         if layer is not Choice.ALL or stream or gate or backfill or standby:
             raise SettingsError(
-                "--adopt works only with `lakehouse run all`, without --stream, --gate, --backfill and "
-                "--standby"
+                "--adopt works only with `lakehouse run all`, and cannot be combined with --stream, --gate, "
+                "--backfill or --standby"
             )
         _adopt(settings, allow or [], skip or [], verbose=verbose)
         return

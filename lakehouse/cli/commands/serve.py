@@ -26,7 +26,7 @@ from lakehouse.streams.registry import load, read_settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_LEAVE_AFTER_S = 10  # at shutdown, requests that take even longer are aborted
+_LEAVE_AFTER_S = 10  # at shutdown, requests that take longer than this are aborted
 
 _IN_THE_CLEAR = (
     "tokens and responses are sent unencrypted; use --tls-cert and --tls-key, or --behind-https if a proxy "
@@ -54,14 +54,14 @@ class _Https:
     ] = None
 
     def certificate(self) -> Certificate | None:
-        """Return the certificate, or None if there is none.
+        """Return the certificate, or None if no certificate is given.
 
         Raises SettingsError if a certificate is given without its key, or a key without its certificate.
         """
         if self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is None or self.tls_key is None:
-            raise SettingsError("--tls-cert and --tls-key must be given together")
+            raise SettingsError("--tls-cert and --tls-key must be used together")
         return Certificate(self.tls_cert, self.tls_key)
 
 
@@ -70,9 +70,9 @@ class _Https:
 def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any free port.")] = 8080,
     require_token: Annotated[
-        bool, typer.Option("--require-token", help="Require a token from this machine, too.")
+        bool, typer.Option("--require-token", help="Require a token even for requests from this machine.")
     ] = False,
     enable_produce: Annotated[
         bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
@@ -89,8 +89,8 @@ def serve(
         typer.Option(
             min=-1,
             max=65535,
-            help="Also serve /metrics and /health on this port, without a token (0: any free port; -1, the "
-            "default: none).",
+            help="Also serve /metrics and /health on this port, without a token (0: any free port; -1: "
+            "disabled, the default).",
         ),
     ] = -1,
 ) -> None:
@@ -138,9 +138,9 @@ def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
     if tokens.valid():
         return tokens
     raise SettingsError(
-        "there is no token; make one with `lakehouse tokens add NAME --scope read`"
+        "there is no valid token; create one with `lakehouse tokens add NAME --scope read`"
         if is_local
-        else f"{host} can be reached from other machines, and there is no token; make one with "
+        else f"{host} can be reached from other machines, but there is no valid token; create one with "
         "`lakehouse tokens add NAME --scope read`, or omit --host"
     )
 

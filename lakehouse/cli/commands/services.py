@@ -47,14 +47,14 @@ def up(
         ),
     ] = 0,
     redis_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Redis's port; 0: as for --kafka-port.")
+        int, typer.Option(min=0, max=65535, help="Redis's port; 0 has the same meaning as for --kafka-port.")
     ] = 0,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="Set up the broker with TLS, users and ACLs, now and at later starts. Other commands find "
-            "the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse doctor "
+            help="Set up the broker with TLS, users and ACLs, now and at every later start. Other commands "
+            "find the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse doctor "
             "--rights pipeline` lists.",
         ),
     ] = False,
@@ -154,12 +154,12 @@ def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
     if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(
             console,
-            f"note: commands use the broker {settings.kafka.bootstrap_servers}, because "
+            f"note: commands use a different broker, {settings.kafka.bootstrap_servers}, because "
             "kafka.bootstrap_servers is set in the environment or in lakehouse.toml",
         )
     if settings.redis.url.get_secret_value() != endpoints.redis:
         _say(
             console,
-            "note: commands use another Redis, because redis.url is set in the environment or in "
+            "note: commands use a different Redis, because redis.url is set in the environment or in "
             "lakehouse.toml",
         )

@@ -32,7 +32,7 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The text shown for keys that have no value. For any other key, no value means none."""
+"""The text shown for keys that have no value, where something other than "none" applies."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

@@ -42,7 +42,7 @@ class RowFormat(StrEnum):
 
 @app.command()
 def sql(
-    statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
+    statement: Annotated[str, typer.Argument(help='For example: "SELECT * FROM gold.metrics_1m LIMIT 5"')],
     format_: Annotated[
         RowFormat, typer.Option("--format", help="Output format; json keeps values exact.")
     ] = RowFormat.TABLE,
@@ -56,9 +56,9 @@ def sql(
     """Run one SQL statement on tables such as bronze.NAME, silver.NAME, gold.NAME and ops.NAME.
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
-    changes a table needs --write. The streams can keep running. The statement does not see rows that they
-    append to bronze or silver in the meantime. With --write, micro-batches wait if they write a gold table
-    that the statement names.
+    changes a table needs --write. The streams can keep running. The statement does not see rows that the
+    streams append to bronze or silver in the meantime. With --write, micro-batches wait if they write to a
+    gold table that the statement names.
     """
     settings = read_settings()
     streams = load(settings)

@@ -1,4 +1,4 @@
-"""`lakehouse status`: shows the pipeline's state and lag, even when it is not running."""
+"""`lakehouse status`: shows the pipeline's state and lag, even when no job is running."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     exit_code: Annotated[
         bool,
-        typer.Option("--exit-code", help="Print once, and exit with 1 if a stream's gate is closed."),
+        typer.Option("--exit-code", help="Print once, and exit with status 1 if a stream's gate is closed."),
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show each stream's state and process, the backlog of each layer, and the size of the tables.
 
-    On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, it is
-    printed once. It works even when no job is running. A narrow terminal shows fewer columns.
+    On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, the
+    report is printed once. The command works even when no job is running. A narrow terminal shows fewer
+    columns.
     """
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)

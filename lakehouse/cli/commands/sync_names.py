@@ -21,10 +21,10 @@ def sync(
     *,
     ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
     move: Annotated[
-        bool, typer.Option("--move", help="Repoint names that are registered at another location.")
+        bool, typer.Option("--move", help="Update the location of tables that are registered elsewhere.")
     ] = False,
 ) -> None:
-    """Register gold tables and dead letters in the Hive metastore that is set with the key `metastore`.
+    """Register the gold tables and the dead-letter table in the Hive metastore that `metastore` specifies.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
     entries in the metastore are neither changed nor removed. If `metastore` is set, a live run also registers

@@ -57,7 +57,8 @@ def try_(
     stream: Annotated[
         str,
         typer.Argument(
-            metavar="STREAM", help="A stream's name, or module:OBJECT, also from the working directory."
+            metavar="STREAM",
+            help="A stream's name, or module:OBJECT, where the module may be in the working directory.",
         ),
     ],
     files: Annotated[
@@ -65,13 +66,13 @@ def try_(
         typer.Argument(
             metavar="[TOPIC=]FILE...",
             help="Files of JSON lines, one record each; - is standard input. If the stream reads several "
-            "topics, give each file's topic here or in envelopes.",
+            "topics, specify each file's topic here or in envelopes.",
         ),
     ],
     *,
     envelope: EnvelopeOption = False,
     now: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: now.")
+        str | None, typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: current time.")
     ] = None,
     later: Annotated[
         str | None,
@@ -89,9 +90,9 @@ def try_(
     """Run a stream on files of records, and show the rows and messages. Nothing is written or sent.
 
     Records land at the clock's time, in file order, and in a single partition unless an envelope names
-    another. Without --envelope, values are JSON, whatever format the stream's topics have. With --envelope,
-    values have the topics' format. A record can be late only because of records from earlier micro-batches
-    (--batch). The exit code is 1 if there are dead letters, and 2 if the trial failed.
+    another one. Without --envelope, values are JSON, whatever format the stream's topics have. With
+    --envelope, values have the topics' format. A record can be late only because of records from earlier
+    micro-batches (--batch). The exit code is 1 if there are dead letters, and 2 if the trial failed.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
@@ -160,7 +161,10 @@ def _topics(stream: Stream) -> str:
 
 
 def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tuple[Source, Line]]]:
-    """Split records into micro-batches of at most `size` records per source. None means one micro-batch."""
+    """Split records into micro-batches of at most `size` records per source.
+
+    If `size` is None, all records form one micro-batch.
+    """
     counts: dict[str, int] = {}
     batches: list[list[tuple[Source, Line]]] = []
     for source, line in lines:

@@ -15,7 +15,7 @@ from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
-"""The number of bytes that are read from each raw value for a list."""
+"""The maximum number of bytes of each raw value that are read for a list."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
@@ -114,7 +114,7 @@ def print_resolved(done: Resolved, console: Console) -> None:
 
 def _say_left(done: Replayed | Tried, console: Console) -> None:
     if done.skipped:
-        _say(console, f"{done.skipped:,} that --skip passed over stay open; --rule {SKIPPED} includes them")
+        _say(console, f"{done.skipped:,} skipped with --skip stay open; --rule {SKIPPED} includes them")
     _say_in_flight(done.in_flight, console)
 
 

@@ -51,7 +51,7 @@ class _Column(Generic[_Row]):
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A query's backlog in one of its sources. `query` is None if the source is a topic."""
+    """A step's backlog in a table or topic that it reads. `query` is None if the source is a topic."""
 
     stream: str
     name: str
@@ -123,7 +123,7 @@ def _processes(states: Sequence[StreamState], width: int) -> Iterator[Renderable
 
 
 def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
-    """Yield the backlogs of a stream, for each partition if the terminal is wide enough."""
+    """Yield a stream's backlogs. A topic's backlog is shown per partition if the terminal is wide enough."""
     queries = {query.name: query for query in state.queries}
     for topic in dict.fromkeys(lag.topic for lag in state.partitions):
         lags = [lag for lag in state.partitions if lag.topic == topic]

@@ -43,7 +43,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, and the number of its micro-batch counted from 0."""
+    """A message, and the number of the micro-batch that sent it, counted from 0."""
 
     batch: int
     message: Message
@@ -84,7 +84,7 @@ class Trial:
             if place in self._lines:
                 raise SettingsError(
                     f"{line.place} and {self._lines[place].place} are both {'/'.join(map(str, place))}: give "
-                    "each record its own offset, or none"
+                    "each record its own offset, or omit the offsets"
                 )
             self._lines[place] = line
             records.setdefault(source.table, []).append(record)
@@ -206,7 +206,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
 
 
 def _shortened(result: Result) -> Callable[[str], str]:
-    """Return a function that shows a line's place, without the file name if there is only one file."""
+    """Return a function that shows a line's location, without the file name if there is only one file."""
     places = [row["line"] for rows in result.clean.values() for row in rows]
     places += [letter.line.place for letter in result.letters]
     files = {place.rpartition(":")[0] for place in places}
@@ -214,7 +214,10 @@ def _shortened(result: Result) -> Callable[[str], str]:
 
 
 def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a clean row without its coordinates and record times, because its line identifies it better."""
+    """Return a clean row without its coordinates and record times.
+
+    The report shows each row's input line instead, which identifies the row better.
+    """
     left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
     return {name: value for name, value in row.items() if name not in left_out}
 

@@ -32,7 +32,7 @@ _KAFKA_TIMEOUT_MS = 10_000
 
 @dataclass
 class Done:
-    """The results of a demo run: events produced per stream, seconds per layer, and all micro-batches."""
+    """The results of a demo run: the events sent per stream, the seconds per layer, and all micro-batches."""
 
     produced: dict[str, Summary] = field(default_factory=dict)
     layer_s: dict[LayerName, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A stream's part of the report: a query for two equal figures, and a query for sample rows."""
+    """A stream's part of the report: a query for two figures that must be equal, and one for sample rows."""
 
     what: str
     books: str
@@ -163,7 +163,7 @@ def what_next(settings: Settings, console: Console) -> None:
         ".venv/bin/lakehouse run all          # in one terminal: all layers of all streams, live",
         ".venv/bin/lakehouse produce sales --rate 1000 --seconds 60   # in another",
         ".venv/bin/lakehouse services down",
-        ".venv/bin/lakehouse serve            # gold by HTTP, at http://127.0.0.1:8080",
+        ".venv/bin/lakehouse serve            # gold over HTTP, at http://127.0.0.1:8080",
     )
     console.print("what to try next", style="bold")
     for line in lines:

@@ -1,7 +1,7 @@
 """Sample events for demos, tests and benchmarks: the type of a sample, and event times for a run.
 
-Each stream has a generator in a separate module. A generator is a pure function of its arguments. The caller
-passes a seed and the event times, which this module provides. A generator never reads the clock.
+Each stream has a generator in a separate module. A generator is a pure function of its arguments: it never
+reads the clock. The caller passes a seed, and event times from a function in this module.
 """
 
 from __future__ import annotations

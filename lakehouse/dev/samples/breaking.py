@@ -1,6 +1,6 @@
 """Malformed samples. Each breakage turns a valid record into a message with a single fault.
 
-A stream's breakages are functions in a dictionary by name. A `Breaker` applies them in turn.
+A stream's breakages are functions in a dictionary, keyed by name. A `Breaker` applies them in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Break records in each of the given ways in turn. Future times are `ahead_s` seconds ahead."""
+    """Break records in each of the given ways in turn.
+
+    A time in the future lies `ahead_s` seconds after the record's own time.
+    """
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
         self._turns = cycle(breakages.items())
@@ -112,7 +115,10 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 
 
 def of_the_time() -> dict[str, Breakage]:
-    """Return the faults that a timestamp can have. The last fault takes effect only in a Breaker."""
+    """Return the faults that a timestamp can have.
+
+    The last fault, a time in the future, takes effect only if a Breaker applies it.
+    """
     return {
         "timestamp_boolean": with_value(_TIME, True),
         "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),

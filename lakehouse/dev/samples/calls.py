@@ -9,9 +9,9 @@ next call begins at least three times `gap_s` later:
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-Calls begin at the given times. A call's later records have their own times. Such a time is never after the
-given time, because records are sent in time order. The last calls are compressed in time but still get all
-their records, so the end of the run makes at most one call one-sided.
+A call begins at the given time of its first sample. Each later record has a time of its own, which is never
+after the given time of its sample, because records are sent in time order. The last calls are compressed in
+time but still get all their records, so the end of the run makes at most one call one-sided.
 
 `mixing` lists the kinds of samples. Late samples within the allowed lateness form separate calls between
 pairs without earlier calls. Late samples beyond the allowed lateness are single records from such pairs.
@@ -65,7 +65,7 @@ def samples(
 
     `one_sided` is the probability that a call has records in only one topic, and `alone` the probability that
     it has only one record. `hot_pair` is the probability that a record belongs to HOT_PAIR, whose single call
-    lasts throughout. `hot_caller` is the probability that a pair's first user is HOT_CALLER.
+    lasts for the whole run. `hot_caller` is the probability that a pair's first user is HOT_CALLER.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

@@ -1,4 +1,4 @@
-"""Loads of sample events: for which stream, how many, how fast and with which faults.
+"""Loads of sample events: the stream, the number and rate of the events, and their faults.
 
 send(Load("metrics", events=100_000, malformed=0.01), settings)
 send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
@@ -32,7 +32,7 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the streams' sources by the actual names of their topics."""
+    """Return the streams' sources, keyed by the actual names of their topics."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
@@ -61,7 +61,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """A stream's topics and its sample generator. `shape` returns the generator's arguments for a stream."""
+    """A stream's topics and sample generator. `shape` returns generator arguments taken from the stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -88,9 +88,9 @@ class Load:
     A stream from another package is given as a Stream, and its samples are generated from its contracts.
 
     Without a rate, event times are spread over the last `span_s` seconds. `malformed`, `late` and
-    `duplicates` are shares of the events. `shape` contains arguments that only this stream's generator has.
-    `behind_s` shifts all event times back, as if the producer's clock or connection lagged. The same seed
-    gives the same events except for their times.
+    `duplicates` are shares of the events. `shape` contains arguments that only this stream's generator
+    accepts. `behind_s` shifts all event times back, as if the producer's clock or connection lagged. The same
+    seed produces the same events, except for their times.
     """
 
     stream: str | Stream

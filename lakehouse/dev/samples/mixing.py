@@ -5,7 +5,7 @@ kinds of samples, listed here with the result that the pipeline must produce:
 
     valid           accepted
     late_within     behind the surrounding times by less than the allowed lateness: accepted
-    late_beyond     behind these times by more than the allowed lateness: a dead letter
+        late_beyond     behind the surrounding times by more than the allowed lateness: a dead letter
     duplicate       repeats an earlier valid sample byte for byte: accepted (records have no id)
     malformed:…     breaks the contract in the named way (MALFORMED_KINDS): a dead letter
 """
@@ -84,8 +84,9 @@ class Shares:
     """Shares of all samples, exact except for rounding. The remaining samples are valid.
 
     A duplicate repeats an event, and is itself counted as a sample. One late sample in four is beyond the
-    allowed lateness, or every late sample if the allowed lateness is 0. A malformed sample in the future is
-    `ahead_s` seconds ahead of its time. Only sales and streams from other packages have tombstones.
+    allowed lateness, or every late sample if the allowed lateness is 0. A malformed sample with a time in the
+    future is `ahead_s` seconds ahead of the sample's given time. Only sales and streams from other packages
+    have tombstones.
 
     Raises SettingsError if the shares exceed one in total.
     """
@@ -155,7 +156,7 @@ def mix(
     """Yield `count` samples, with one sample for each of `times_ms`, made by the given functions.
 
     Each function is called with the sample's time. `late` also gets the lag behind that time in ms, and the
-    kind. By default, a late sample is a valid sample with the earlier time.
+    kind. By default, a late sample is a valid sample whose time is earlier by the lag.
     """
     uniform = rng.random
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
@@ -189,7 +190,7 @@ def mix(
 def require_share(name: str, share: float, whole: str) -> None:
     """Raise SettingsError unless `share` is between 0 and 1. In the message, `whole` names the total."""
     if not 0 <= share <= 1:
-        raise SettingsError(f"{name} is {share:g}, but a share of {whole} must be 0 to 1")
+        raise SettingsError(f"{name} is {share:g}, but a share of {whole} must be between 0 and 1")
 
 
 def in_turn(count: float) -> Iterator[int]:

@@ -99,10 +99,10 @@ def produce(
 ) -> Summary:
     """Send `samples` to `topics`, and wait until each sample has been acknowledged or has failed.
 
-    `topics` is one name or several; `source` is the index of a sample's topic. `rate` is in events per
-    second, and None sends as fast as possible. `total` limits the number of samples. `on_progress` is called
-    about four times a second. `stop` is called between bursts, several times a second. As soon as it returns
-    true, nothing more is sent, and the run waits for outstanding samples.
+    `topics` is one topic's name, or several names; a sample's `source` is the index of its topic. `rate` is
+    in events per second; None means as fast as possible. `total` limits the number of samples. `on_progress`
+    is called about four times a second. `stop` is called between bursts, several times a second. As soon as
+    `stop` returns true, nothing more is sent, and the run waits for outstanding samples.
 
     Raises ServiceError if no broker answers, and ProduceError if a topic does not exist. A sample that cannot
     be delivered does not raise an error. It is counted in `failed`, and `first_error` contains the reason for
@@ -111,7 +111,7 @@ def produce(
     names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
         raise ProduceError(
-            f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events a second"
+            f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events per second"
         )
     deliveries = _Deliveries(access, names)
     producer = Producer(access, {"on_delivery": deliveries.count, **_CONFIG})
@@ -242,12 +242,12 @@ class _Run:
         self._report()
 
     def over(self) -> bool:
-        """Tell whether to stop: `stop` has requested it, or the client accepts no more messages."""
+        """Return whether to stop: `stop` has returned true, or the client accepts no more messages."""
         self._stopped = self._stopped or self._stop()
         return self._stopped or self._broken
 
     def finish(self) -> Summary:
-        """Wait until all messages are acknowledged or have failed, at most for the delivery timeout."""
+        """Wait until all messages are acknowledged or have failed, for at most the delivery timeout."""
         while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
         if self._broken:  # the client does not report messages still in its queue

@@ -1,10 +1,11 @@
-"""Generate sample sales of 24 products, with returns and optional tombstones. The first product sells most.
+"""Generate sample sales of 24 products, with returns and optional tombstones.
 
-One product can be given a share of all sales, and the number of other products can be set.
+The first product sells the most. One product can be given a share of all sales, and the number of other
+products can be set.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
-lakehouse.dev.samples.mixing lists the kinds of samples. Sales have one more:
+lakehouse.dev.samples.mixing lists the kinds of samples. Sales have one additional kind:
 
     tombstone       a null value under a product's key: accepted, resets the product's total to zero
 

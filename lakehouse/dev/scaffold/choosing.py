@@ -94,7 +94,7 @@ def choose_pair(
     if len(common) < PAIR:
         raise SettingsError(
             "the ends of a call are two strings that every record of every topic has; found "
-            f"{printable(listed([field.path for field in common])) or 'none'}: name both with --by"
+            f"{printable(listed([field.path for field in common])) or 'none'}: specify both with --by"
         )
     return common[0], common[1]
 
@@ -128,7 +128,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
     if not fitting:
         names = printable(listed([field.path for field in fields]))
         raise SettingsError(
-            f"no field is {part.what} in every sample: name one with {part.option}; fields: {names}"
+            f"no field is {part.what} in every sample: specify one with {part.option}; fields: {names}"
         )
     best = max(fitting, key=part.rank)
     others = listed([field.path for field in fitting if field is not best])
@@ -144,7 +144,7 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
 
 
 def _is_likely(field: Seen, time: Time) -> bool:
-    """Tell whether a field is probably a time, judging by its format or, for numbers, by its name."""
+    """Return whether a field is probably a time, judging by its format or, for numbers, by its name."""
     return time.unit is None or bool(_hints(field))
 
 

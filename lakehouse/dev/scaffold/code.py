@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value as Python code. If one line is too short, each part gets its own line."""
+    """Return a JSON value as Python code. If it does not fit on one line, each part gets its own line."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return a field's column, and reserve names derived from it. In `makes`, {} is the column."""
+        """Return a field's column, and reserve the derived names `makes`, where {} stands for the column."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument for a kind that sets its type: only its name, if that is enough."""
+    """Return a field as an argument for a kind that sets the type of the field: just the name if possible."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)

@@ -24,7 +24,7 @@ class Sampled:
 
 
 def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str]:
-    """Return the package's files by their paths in the package directory."""
+    """Return the package's files, keyed by their paths in the package directory."""
     files = {
         "pyproject.toml": _project(name),
         "README.md": _readme(name, made, samples),
@@ -40,7 +40,7 @@ def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str
 
 
 def _as_lines(samples: Sampled) -> str:
-    """Return the first sample values as JSON lines, with all their digits. Line ends become spaces."""
+    """Return the first sample values as JSON lines, with all digits. Line breaks become spaces."""
     values = (line.record.value for line in samples.lines if line.record.value is not None)
     kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
     return "".join(f"{value}\n" for value in kept)

@@ -56,7 +56,7 @@ class Seen:
 
     @cached_property
     def path(self) -> str:
-        """The path in the form in which a contract contains it."""
+        """The path, as it is written in a contract."""
         return json_path.text_of(self.names)
 
     @cached_property
@@ -66,7 +66,7 @@ class Seen:
 
     @property
     def how_often(self) -> str:
-        """The number of records that contain the field, as text."""
+        """Text that says how many of the samples contain the field."""
         count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
         return f"in {count} {self.records} samples"
 

@@ -36,10 +36,10 @@ _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event
 
 @dataclass(frozen=True)
 class Wanted:
-    """The request for a new stream: its name, sample records by topic, and the fields that the user named.
+    """The request for a new stream: its name, its samples (keyed by topic), and the fields named by the user.
 
-    `by`, `value` and `time` name the key fields, the value field and the event-time field. Empty or None
-    means that they are guessed.
+    `by`, `value` and `time` name the key fields, the value field and the event-time field. A field is guessed
+    if its name is empty or None.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """Python code for a new package: its description, stream module, suites by gold table, and tests."""
+    """Python code for a new package: description, stream module, suites (keyed by gold table) and tests."""
 
     about: About
     stream: str
@@ -61,7 +61,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The fields of a topic by role, their columns, and a sample record."""
+    """A topic's fields, grouped by role, with their columns and a sample record."""
 
     stream: str
     topic: str
@@ -161,11 +161,11 @@ def running_totals(wanted: Wanted) -> Made:
     parts = _parts(wanted)
     sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
     if len(parts.keys) > 1:
-        raise SettingsError("running-totals has a key of one field: give --by once")
+        raise SettingsError("the key of running-totals is a single field: use --by only once")
     arguments = [
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
-        f"threshold=Decimal({_THRESHOLD}),  # guess: samples do not show it",
+        f"threshold=Decimal({_THRESHOLD}),  # guess: the samples do not show the threshold",
     ]
     suites = {
         sums: suite_text(sums, parts.key_columns, ["count"]),

@@ -35,7 +35,7 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module with a gold table's suite. `window_s` is its window length, None without windows."""
+    """Return the module with a gold table's suite. `window_s` is the length of its windows, if any."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"

@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error. Only log4j writes to the log, because it also rolls it."""
+        """The file for standard output and error. It is not the log, which only log4j writes and rolls."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -162,7 +162,7 @@ class KafkaServer(Service):
         return [*self._java_command(options), _MAIN_CLASS, str(self._properties)]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line runs a broker with this home's configuration."""
+        """Return whether a command line runs a broker with this home's configuration."""
         del port
         return _MAIN_CLASS in command_line and str(self._properties) in command_line
 
@@ -171,7 +171,7 @@ class KafkaServer(Service):
         return f"{LOOPBACK}:{port}"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether the broker accepts connections and reports that topics can be used."""
+        """Return whether the broker accepts connections and reports that topics can be used."""
         if not accepts_connections(LOOPBACK, record.port):
             return False
         try:

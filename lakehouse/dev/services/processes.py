@@ -108,7 +108,10 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line is this service's. If it contains a home, that must be this home."""
+        """Return whether a command line is this service's.
+
+        If the command line contains a home, it must be this service's home.
+        """
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
@@ -127,7 +130,7 @@ class Service(ABC):
 
     @abstractmethod
     def answers(self, record: Record) -> bool:
-        """Tell whether the process answers clients. The check takes at most about two seconds."""
+        """Return whether the process answers clients. The check takes at most about two seconds."""
 
 
 def read_record(service: Service) -> Record | None:
@@ -170,7 +173,7 @@ def choose_port(service: Service) -> int:
         if not is_free(service.configured_port):
             raise ServiceError(
                 f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
-                f"stop that program, or choose another with --{service.name}-port; use 0 for any free port"
+                f"stop that program, or set --{service.name}-port to another port, or to 0 for any free port"
             )
         return service.configured_port
     try:
@@ -181,7 +184,7 @@ def choose_port(service: Service) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
         # Servers set this option, too. With it, connections that are closing do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -211,7 +214,7 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
             return one
     raise ServiceError(
         f"no port from {port + 1} to {last} of {LOOPBACK} is free for Kafka's controller: set "
-        "--kafka-port to a port with free ones after it, or to 0 for free ones"
+        "--kafka-port to a port that is followed by free ports, or to 0 for any free ports"
     )
 
 
@@ -248,7 +251,7 @@ class Child:
         return self._popen.pid
 
     def exit_code(self) -> int | None:
-        """Return the exit code, which is negative if a signal killed the child. None while the child runs."""
+        """Return the exit code, negative if a signal killed the child, or None while the child runs."""
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
@@ -299,10 +302,10 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:
-    """Wait for a process, and tell whether it ends within the timeout.
+    """Wait for a process, and return whether it ends within the timeout.
 
     A zombie counts as ended. psutil's own wait would also wait until the zombie is reaped. In a container
-    whose first process does not reap orphans, that never happens.
+    whose first process does not reap orphans, zombies are never reaped.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

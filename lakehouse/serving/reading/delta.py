@@ -148,7 +148,8 @@ class Table:
         version = self._table.version()
         log.reach(version, log.stamp(version))
         generation = self._table.metadata().created_time or 0
-        system, root = arrow_directory(self.path)  # deltalake's own has threads that may abort the process
+        # deltalake's own file system has threads that may abort the process.
+        system, root = arrow_directory(self.path)
         return Snapshot(
             generation, version, self._table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
         )
@@ -197,7 +198,7 @@ def first_rows(
 ) -> FirstRows:
     """Return the first `most` rows in the given order, without the rows that `keep` drops.
 
-    If the rows are large, fewer are returned (MOST_BYTES).
+    If the rows are large, fewer rows are returned (see MOST_BYTES).
     """
     conditions = [*where, *order.beyond(snapshot.dataset.schema)]
     best: pa.Table | None = None
@@ -232,7 +233,7 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return the generation and version of each readable table, by name."""
+    """Return the generation and version of each readable table, keyed by name."""
     found = {}
 
     def look(name: str) -> None:
@@ -270,7 +271,7 @@ def before(column: str, micros: int) -> ds.Expression:
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Combine filters with AND. Return None if there are none."""
+    """Combine filters with AND. Return None if there are no filters."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one
@@ -287,7 +288,7 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of these rows fit into one page. It is always at least one row."""
+    """Return how many of these rows fit into one page. The result is at least 1."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

@@ -40,9 +40,10 @@ class Happenings:
         kinds: Collection[Kind],
         streams: Collection[str],
     ) -> Found[list[Event]]:
-        """Return the newest events of these kinds and streams, newest first. An empty filter matches all.
+        """Return the newest events of these kinds and streams, newest first.
 
-        `before` is the time and id of an event. If it is given, only earlier events are returned.
+        If `kinds` or `streams` is empty, it does not restrict the events. `before` is the time and id of an
+        event. If `before` is given, only earlier events are returned.
         """
 
         def read(_snapshot: object) -> list[Event]:
@@ -111,7 +112,7 @@ class Ops:
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the generation and version of each readable table, by SQL name."""
+        """Return the generation and version of each readable table, keyed by SQL name."""
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:

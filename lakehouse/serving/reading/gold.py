@@ -52,7 +52,7 @@ class Gold:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the generation and version of each readable table, by SQL name."""
+        """Return the generation and version of each readable table, keyed by SQL name."""
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
@@ -107,7 +107,7 @@ def sorted_by(table: MergedTable) -> tuple[str, ...]:
 
 
 def is_time(table: MergedTable, column: str) -> bool:
-    """Tell whether a column contains timestamps."""
+    """Return whether a column contains timestamps."""
     return isinstance(table.schema[column].dataType, TimestampType)
 
 
@@ -194,6 +194,6 @@ def _between(table: MergedTable, start_us: int | None, end_us: int | None) -> li
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:
-    """Return a filter for rows exported to Redis, or none if the condition is not a simple filter."""
+    """Return a filter for rows exported to Redis, or none if the export condition is not a simple filter."""
     leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

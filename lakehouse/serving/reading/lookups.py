@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Whether all rows are final. None if there are no rows, or if it is unknown for any row."""
+        """Whether all rows are final, or None if there are no rows or if this is unknown for any row."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
@@ -68,7 +68,7 @@ class Answer:
 
 
 class Lookups:
-    """Look up rows. Raises Problem 404 if neither store has them, and 503 if both are unavailable.
+    """Lookups of rows. They raise Problem 404 if neither store has the rows, and 503 if both are unavailable.
 
     Redis contains every window that starts within the last `whole_s` seconds, unless Redis has lost rows.
     """
@@ -93,7 +93,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of one member. `keys` holds the group's columns and the member's."""
+        """Return the latest row of one member. `keys` contains the columns of the group and of the member."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -106,9 +106,9 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest row of each member of a group, sorted by member name, starting after `after`.
+        """Return the latest row of each member of a group, sorted by name, starting after the name `after`.
 
-        `keys` holds the group's columns.
+        `keys` contains the group's columns.
         """
         why, found = None, None
         try:
@@ -126,7 +126,7 @@ class Lookups:
         """Return the last windows of the series with these keys, newest first.
 
         Windows without events are missing. Redis cannot distinguish such a window from an expired one. A
-        series that has gaps and starts before the time to live is therefore read from gold.
+        series that has gaps and reaches back further than the time to live is therefore read from gold.
         """
         assert table.window_s is not None  # noqa: S101 - only windowed tables have series
         column, step = table.keys[-1], table.window_s * 1000
@@ -186,7 +186,7 @@ class Lookups:
 
 
 class Scans:
-    """Run a few scans at a time, and queue a limited number. Raises Problem 429 if the queue is full."""
+    """A limited queue that runs a few scans at a time. Raises Problem 429 if the queue is full."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)
@@ -229,7 +229,7 @@ def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:
-    """Tell whether an exported row is final, by its message or the export condition.
+    """Return whether an exported row is final, judging by its message or by the export condition.
 
     Return None if that is unknown.
     """

@@ -46,7 +46,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class StoredMembers:
-    """The latest rows by member.
+    """The latest rows, keyed by member.
 
     `has_more` means that further members follow. `holds_all` means that Redis has lost no rows.
     """
@@ -119,7 +119,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse a stored row. Return None for a missing value, a deleted row, or any other value."""
+    """Parse a stored row. Return None for a missing value, a deleted row, or a value of any other form."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):
@@ -134,7 +134,7 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the answers, then INFO's sections merged into one mapping.
+    """Return the pipeline's answers, followed by the sections of INFO, merged into one mapping.
 
     The mapping is empty if the user may not run INFO.
     """

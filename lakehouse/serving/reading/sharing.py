@@ -15,9 +15,10 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """Call the blocking function `look` in a thread, at most once every `every_s` seconds for all callers.
+    """A blocking function, `look`, that is called in a thread, at most once every `every_s` seconds.
 
-    If it raises a LakehouseError, every caller gets that error until the next call.
+    All callers share the result. If `look` raises a LakehouseError, every caller gets that error until the
+    next call.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:
@@ -29,7 +30,7 @@ class Shared(Generic[_T]):
         self._found: _T | LakehouseError | None = None
 
     async def seen(self) -> _T:
-        """Return the last result if it is recent, else a new one. Raises LakehouseError as `look` does."""
+        """Return the last result if it is recent, or else a new one. Raises LakehouseError as `look` does."""
         async with self._asking:
             if self._found is None or time.monotonic() >= self._until:
                 self._found = await to_thread.run_sync(self._tried, limiter=self._thread)

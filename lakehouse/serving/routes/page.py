@@ -1,7 +1,7 @@
 """`/`: the live page, which consists of a few static files in the package.
 
-The files contain no data, so the server delivers them to everyone, before any access check. The page asks for
-a token if the server requires one. Like any other client, it reads its data from `/api/v1`.
+The files contain no data, so the server delivers them to every client, before any access check. The page asks
+for a token if the server requires one. Like any other client, it reads its data from `/api/v1`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _File:
 
 
 class Page:
-    """Serve the page's files, and pass on all other requests."""
+    """Middleware that serves the page's files, and passes on all other requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -122,7 +122,7 @@ def _origin(found: Found[Any]) -> Origin:
 
 
 def _moment(micros: int) -> datetime:
-    """Convert epoch microseconds to a UTC time. Times before the year 1 become its first moment."""
+    """Convert epoch microseconds to a UTC time. Times before the year 1 become the start of that year."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:

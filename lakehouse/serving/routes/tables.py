@@ -1,7 +1,7 @@
 """`/api/v1`: every gold table of every stream, with routes generated from the declarations.
 
 Parameters have the names of the SQL columns. Times are epoch milliseconds or ISO 8601. Rows are returned as
-exported messages; `row` and `rows` also return their keys.
+exported messages. `row` and `rows` also return the key of each row.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return a row's key by column name, in the form of request parameters: with times in epoch ms."""
+    """Return a row's key, keyed by column name, in the form of request parameters (times in epoch ms)."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 

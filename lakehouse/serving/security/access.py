@@ -67,7 +67,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached only from this machine."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -75,7 +75,7 @@ def is_loopback(host: str) -> bool:
 
 
 def may(request: Request, scope: Scope) -> bool:
-    """Tell whether the caller's token includes a scope."""
+    """Return whether the caller's token includes a scope."""
     return scope in caller_of(request).scopes
 
 
@@ -86,7 +86,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Tell whether the caller may still read. A token can expire or be removed during a response."""
+    """Return whether the caller may still read. A token can expire or be removed during a response."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -105,7 +105,7 @@ def requires(scope: Scope) -> Callable[[Request], None]:
 
 
 class Entrance:
-    """Admit each request, or refuse it with 401, 403 or 429."""
+    """Middleware that admits each request, or refuses it with 401, 403 or 429."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class Entrance:
         self._answering = Counter[str]()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Pass a request on if it is admitted, else send the refusal."""
+        """Pass a request on if it is admitted, otherwise send the refusal."""
         if scope["type"] == "http":
             scope.setdefault("state", {})["identify"] = partial(self._identify, scope)
             try:
@@ -132,7 +132,10 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a request in progress for its token. Raises Problem 429 if there are MOST_AT_ONCE already."""
+        """Count a request in progress for its token.
+
+        Raises Problem 429 if MOST_AT_ONCE of the token's requests are already in progress.
+        """
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
                 why = f"token {caller.name} has {MOST_AT_ONCE} requests in progress, the limit; try again"
@@ -195,7 +198,7 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
-    """Tell whether an origin is this server's own, judging by the request's Host."""
+    """Return whether an origin is this server's own, judging by the request's Host."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         places = [(parts.hostname, parts.port) for parts in (theirs, ours)]

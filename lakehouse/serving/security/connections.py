@@ -1,9 +1,9 @@
 """HTTP/1.1 connections with deadlines. Clients that stop sending or reading are disconnected.
 
 uvicorn limits only the pause between two requests. This module also limits the time in which a request's head
-must arrive, measured from the connection or from the head's first byte. It limits the time that a response
-waits for its reader, and how many connections wait for a request, in total and per peer. Above this limit, a
-new connection replaces the oldest waiting connection.
+must arrive, measured from the connection or from the head's first byte. It also limits the time that a
+response waits for its reader, and the number of connections that wait for a request, in total and per peer.
+Above the latter limit, a new connection replaces the oldest waiting connection.
 
 All use of undocumented uvicorn internals is confined to this module (docs/internals.md).
 """
@@ -95,7 +95,7 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Abort the oldest waiting connection, preferably this peer's, if the limit is reached."""
+        """Abort the oldest waiting connection, preferably one of this peer's, if the limit is reached."""
         waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
         of_peer = [one for one in waiting if one.peer == self.peer]
         if len(of_peer) >= self.most_waiting_of_a_peer:

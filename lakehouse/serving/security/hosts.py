@@ -16,7 +16,7 @@ from lakehouse.serving.problems import UNKEPT, Problem, response
 
 
 class Front:
-    """Pass on requests for one of `hosts`, and answer all other requests with 403."""
+    """Middleware that passes on requests for one of `hosts`, and answers all other requests with 403."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app

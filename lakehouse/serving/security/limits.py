@@ -40,7 +40,7 @@ REFUSALS = Rate(per_second=1.0, burst=60.0)
 
 
 class Limiter:
-    """Count requests by client. Only the last ten thousand clients are remembered."""
+    """A count of the requests of each client. Only the last ten thousand clients are remembered."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
@@ -62,9 +62,9 @@ class Limiter:
 
 
 class Bodies:
-    """Read a request's whole body, then pass the request on.
+    """Middleware that reads a request's whole body, then passes the request on.
 
-    A request whose body is too large gets 413. If the body arrives too slowly, it gets 408.
+    A request whose body is too large gets 413. A request whose body arrives too slowly gets 408.
     """
 
     def __init__(self, app: ASGIApp, most: int = MOST_BODY, within_s: float = _BODY_S) -> None:
@@ -109,7 +109,7 @@ class Bodies:
         return replayed
 
     def _too_large(self) -> Problem:
-        why = f"a request's body has at most {self._most:,} bytes"
+        why = f"a request's body may have at most {self._most:,} bytes"
         return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why, headers={"Connection": "close"})
 
 

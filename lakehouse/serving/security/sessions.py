@@ -26,7 +26,7 @@ def cookie_of(*, is_https: bool) -> str:
 
 
 class Sessions:
-    """All open sessions. If a token has more than 200, its oldest sessions end."""
+    """All open sessions. If a token has more than 200 sessions, the oldest ones end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens

@@ -58,7 +58,7 @@ class Token:
     expires_at: datetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Tell whether the token is valid at this time."""
+        """Return whether the token is valid at this time."""
         return self.expires_at is None or now < self.expires_at
 
 
@@ -119,11 +119,11 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller with this secret, or None. The search takes the same time for any secret."""
+        """Return the caller with this secret, if any. The search takes the same time for any secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
-        """Return the caller whose secret has this hash, or None, as `caller` does."""
+        """Return the caller whose secret has this hash, or None if there is no such valid token."""
         found = None
         for one in self.valid():
             if hmac.compare_digest(one.sha256, sha256):

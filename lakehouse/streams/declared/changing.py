@@ -50,7 +50,7 @@ def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
 
 
 def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[tuple[str, str, SourceKeys]]:
-    """For each source, yield its table, the place of its keys in the file, and its keys."""
+    """For each source, yield the name of its table, the location of its keys in the file, and its keys."""
     if isinstance(keys, OfKind):
         own = keys.sources_in_order()
         for place, (source, given) in enumerate(zip(stream.sources, own, strict=True)):
@@ -64,7 +64,7 @@ def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[t
 
 
 def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str]:
-    """Yield a message for each unknown table, each key for an unknown source, and each useless `emit`."""
+    """Yield a message for each unknown table, each key whose source is unclear, and each useless `emit`."""
     sources = [source.table for source in stream.sources]
     if isinstance(keys, Changes) and len(sources) > 1:
         for name in SourceKeys.model_fields:

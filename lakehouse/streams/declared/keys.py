@@ -1,4 +1,4 @@
-"""The keys of a table `[streams.NAME]`, by kind, and the streams that they declare."""
+"""The keys of a table `[streams.NAME]`, with one class for each kind, and the streams that they declare."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Changes(SourceKeys):
     """The keys that change a stream of any kind.
 
     If the stream has one source, the keys in SourceKeys apply to it. If the stream has several sources,
-    `sources` contains the keys for each source by its table name.
+    `sources` contains each source's keys, keyed by the source's table name.
     """
 
     enabled: bool = True
@@ -90,7 +90,7 @@ class Changes(SourceKeys):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys for each source, by table name."""
+        """A mapping from each source's table name to the source's keys."""
         return self.sources
 
 
@@ -120,7 +120,7 @@ class OfKind(Table):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys for each source, by table name."""
+        """A mapping from each source's table name to the source's keys."""
         return {}
 
     def stream(self, name: str) -> Stream:
@@ -271,7 +271,7 @@ class JoinedCalls(OfKind):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys for each side, by table name."""
+        """A mapping from each side's table name to the side's keys."""
         return self.sources
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:

@@ -70,7 +70,7 @@ def _expected(found: re.Match[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str]:
-    """Yield the keys that are allowed in a table at this place within a model."""
+    """Yield the keys that are allowed in a table at this location in a model."""
     at: type[BaseModel] | None = model
     for name in place:
         if at is not None and isinstance(name, str) and name in at.model_fields:

@@ -17,7 +17,7 @@ from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
 
 _COLUMN = re.compile(r"\{(\w+)\}")
-# Text, quoted names and comments. They may contain any word.
+# Text, quoted names and comments, which may contain any word.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"

@@ -227,7 +227,7 @@ class Joining:
 
     @cached_property
     def _as_calls(self) -> Mapping[str, Columns]:
-        """The columns of a one-event call, by the event's payload column."""
+        """The columns of a one-event call, keyed by the event's payload column."""
         one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
         ends = {name: F.col(name) for name in self.pair}
         times = dict.fromkeys(("ts", "last_event_time"), F.col("event_time"))
@@ -264,7 +264,8 @@ class Joining:
         """Join parts of calls, each from `ts` to `last_event_time`, into calls.
 
         A part starts a new call if it begins more than the gap after the end of all earlier parts. Parts from
-        the table carry their previous key and status as `old`, and each call gets a list of these.
+        the table carry their previous key and status as `old`, and each call gets a list of its parts' `old`
+        values.
         """
         numbered = self._call.added_to(self._apart.added_to(parts))
         calls = self._calls_with_olds if "old" in parts.columns else self._calls
@@ -303,7 +304,7 @@ class Joining:
 
     @cached_property
     def _calls_with_olds(self) -> Grouped:
-        """Calls of which some parts are rows in the table."""
+        """Calls that include rows from the table among their parts."""
         return self._grouped({"olds": F.collect_list("old"), "has_new": F.bool_or(F.col("old").isNull())})
 
     def _grouped(self, more: Mapping[str, Column]) -> Grouped:

@@ -49,7 +49,7 @@ def source_of(
     rules: Callable[[], tuple[Rule, ...]] = tuple,
     tombstone: str | None = None,
 ) -> Source:
-    """Return a stream's source, with the fields and rules of its kind and those in the records."""
+    """Return a stream's source, with the fields and rules of its kind and those that `records` declares."""
     given = Records(records) if isinstance(records, str) else records
     time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
     contract = Contract((*fields, *given.also), *time)
@@ -99,8 +99,8 @@ def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
     for field in fields:
         if field.column.lower() in names:
             raise ValueError(
-                f"field {field.name}: this kind has a column {field.column} of its own; set another column "
-                "for the field"
+                f"field {field.name}: this kind has a column {field.column} of its own; assign the field "
+                "to a different column"
             )
 
 

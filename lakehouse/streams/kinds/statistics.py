@@ -80,7 +80,7 @@ class Windows:
 
     @property
     def instead(self) -> Mapping[str, str]:
-        """Defaults for optional key columns. Raises ValueError for a name that is not part of the key."""
+        """The defaults for optional key columns. Raises ValueError for a name that is not part of the key."""
         found = fields_of(self.by, FieldType.STRING)
         columns = {name: one.column for one in found for name in (one.name, one.column)}
         if unknown := sorted(self.absent.keys() - columns.keys()):

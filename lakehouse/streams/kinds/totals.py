@@ -77,7 +77,8 @@ _STATE = (
     .add("last_offset", "long")
 )
 
-# A record's position among the records with its key. The key's own row has nulls, so it sorts first.
+# A record's position among the records with the same key. The key's current row has nulls in these columns,
+# so it sorts first.
 _PLACE = ("ordered_at", "partition", "offset")
 
 
@@ -231,7 +232,7 @@ class Totals:
         return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose new records cannot simply be added to their rows.
+        """Return the keys whose new records cannot simply be added to the keys' current rows.
 
         Either a new record may precede an already added record (by offset or, if the key is in several
         partitions, by time), or the current total is null because it does not fit.
@@ -413,7 +414,7 @@ class Totals:
 
 @cache
 def _comes_before() -> Column:
-    """Return a condition for the rows of keys to which new records cannot simply be added."""
+    """Return the condition under which new records cannot simply be added to the current row of their key."""
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
     is_in_one = (F.size("partitions") == 1) & last.isNotNull()
     is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))

@@ -25,7 +25,7 @@ def escaped(name: Column, separators: str = ":") -> Column:
 
 
 def escaped_text(name: str, separators: str = ":") -> str:
-    """Do the same as `escaped` for a Python string."""
+    """Return the same as `escaped`, for a Python string."""
     text = _PERCENT.sub("%25", name)
     for separator in separators:
         text = text.replace(separator, _ESCAPES[separator])
@@ -33,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Join several names into one key that is unique to them; null if any name is null."""
+    """Join several names into one key, unique to this combination of names, or null if any name is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

@@ -5,8 +5,8 @@
 
 Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
 value for a row in Python. Readers without Spark use it to find exported rows, and to return the same values.
-In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. Null results in
-null, and a key with a null part is null.
+In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. A null value
+results in null, and a key with a null part is null.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
 
 @dataclass(frozen=True)
 class Message:
-    """A row's message: values by JSON name, in this order."""
+    """A row's message: its values, keyed by JSON name, in this order."""
 
     values: Mapping[str, Value]
 

@@ -36,7 +36,7 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
 
 
 def total_of_positive(column: str) -> Column:
-    """Return the same aggregate for amounts that are never negative. It is null if any amount is null."""
+    """Return the sum, as an aggregate, of amounts that are never negative, or null if any amount is null."""
     return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
 
 

@@ -48,7 +48,7 @@ _LEAST = 1e-150  # the squares of smaller values underflow
 
 
 def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
-    """Return the aggregates that compute the state of a group of values, by state column."""
+    """Return the aggregates that compute the state of a group of values, keyed by state column."""
     return {
         "count": F.count(value),
         "sum": F.sum(value),
@@ -61,7 +61,7 @@ def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
 
 
 def merged(left: str, right: str) -> dict[str, Column]:
-    """Return the merged state of two groups, by state column.
+    """Return the merged state of two groups, keyed by state column.
 
     `left` and `right` are aliases of two joined frames with state columns. If one side has no row, its
     columns are null, and the result is the other side's state.

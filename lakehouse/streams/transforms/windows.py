@@ -109,7 +109,7 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared, as event time is not past those windows."""
+        """Return the latest window start whose state may be cleared. Later windows are not past yet."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
@@ -127,8 +127,8 @@ class StatisticsWindows:
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
         """Return the earliest and latest end of the windows that become final with this progress.
 
-        Both ends are inclusive, and None means no lower bound. A window with the earliest end may already be
-        final.
+        Both bounds are inclusive, and None means no lower bound. A window that ends at the lower bound may
+        already be final.
         """
         grace = timedelta(seconds=self.grace_s)
         return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
@@ -172,7 +172,7 @@ def _folding(table: StatisticsWindows) -> _Folding:
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:
-    """Return a row's message, with the columns in `names` under their JSON names, times and statistics."""
+    """Return a row's message: the columns in `names` under their JSON names, then times and statistics."""
     return Message(
         {
             **{name: Plain(column) for name, column in names.items()},

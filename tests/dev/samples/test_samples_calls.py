@@ -150,7 +150,7 @@ def test_an_endless_run_goes_on() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_of_one_sided_calls_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(SettingsError, match=r"one-sided .* a share of all calls must be 0 to 1"):
+    with pytest.raises(SettingsError, match=r"one-sided .* a share of all calls must be between 0 and 1"):
         CONTRACT.generate(10, one_sided=share)
 
 
@@ -192,5 +192,5 @@ def test_calls_can_have_a_single_record() -> None:
 @pytest.mark.parametrize("name", ["alone", "hot_pair", "hot_caller"])
 def test_a_share_that_is_none_is_refused(name: str) -> None:
     options: dict[str, Any] = {name: 1.5}
-    with pytest.raises(SettingsError, match=r" is 1.5, but a share of all .* must be 0 to 1"):
+    with pytest.raises(SettingsError, match=r" is 1.5, but a share of all .* must be between 0 and 1"):
         CONTRACT.generate(10, **options)

@@ -108,7 +108,7 @@ def test_the_hot_series_has_the_share_asked_for(share: float) -> None:
     hot = [decoded(sample) for sample in produced if sample.key == HOT_SERVICE.encode()]
     assert len(hot) / 10_000 == pytest.approx(share, abs=0.02)
     assert {record["metricName"] for record in hot} <= {METRICS[0]}
-    with pytest.raises(SettingsError, match=r"hot series is 2, but a share of all events must be 0 to 1"):
+    with pytest.raises(SettingsError, match=r"hot series is 2, but a share of all events must be between 0"):
         CONTRACT.generate(10, hot_series=2)
 
 

@@ -88,7 +88,7 @@ def test_the_hot_product_has_the_share_asked_for(share: float) -> None:
 
     hot = sum(sample.key == HOT_PRODUCT.encode() for sample in produced)
     assert hot / 10_000 == pytest.approx(share, abs=0.02)
-    with pytest.raises(SettingsError, match=r"hot product is 2, but a share of all sales must be 0 to 1"):
+    with pytest.raises(SettingsError, match=r"hot product is 2, but a share of all sales must be between 0"):
         CONTRACT.generate(10, hot_product=2)
 
 

@@ -37,7 +37,7 @@ def test_the_hot_user_has_the_share_asked_for(share: float) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_hot_user_with_more_than_everything_is_refused(share: float) -> None:
-    with pytest.raises(SettingsError, match=r"hot user .* a share of all events must be 0 to 1"):
+    with pytest.raises(SettingsError, match=r"hot user .* a share of all events must be between 0 and 1"):
         CONTRACT.generate(10, hot_user=share)
 
 

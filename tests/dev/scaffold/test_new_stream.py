@@ -198,11 +198,11 @@ def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_sa
         ("shop", ("--sample", "$(id)\n=s"), r"--sample $(id)\n=s: '$(id)\\n' cannot be a topic's name"),
         ("shop", ("--sample", "..=s"), "--sample ..=s: '..' cannot be a topic's name"),
         ("shop", ("--by", "no\nthing"), r"--by no\nthing: no sample has such a field"),
-        ("shop", ("--sample", "s"), "two files have samples for shop-events: give topics"),
+        ("shop", ("--sample", "s"), "two files contain samples for shop-events; specify the topic"),
         ("shop", ("--value", "note"), "--value note: its values are string; expected a number"),
         ("shop", ("--by", "nothing"), "--by nothing: no sample has such a field; known: paymentId, card.id"),
         ("shop", ("--time", "amount"), "--time amount: its values are not times in the years 2000 to 2099"),
-        ("shop", ("--kind", "running-totals", "--by", "card.id", "--by", "note"), "a key of one field"),
+        ("shop", ("--kind", "running-totals", "--by", "card.id", "--by", "note"), "is a single field"),
         ("shop", ("--kind", "joined-calls"), "joined-calls reads several topics: expected --sample TOPIC="),
     ],
 )

