@@ -41,7 +41,7 @@ def test_the_demo_leaves_all_running_until_it_is_asked_to_stop(tmp_path: Path) -
     def address() -> str | None:
         text = log.read_text(encoding="utf-8")
         assert demo.poll() is None, text
-        found = re.search(r"(http://\S+:\d+) answers, and all layers run", text)
+        found = re.search(r"(http://\S+:\d+) answers, and all layers are running", text)
         return None if found is None else found[1]
 
     try:
