@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The span of changes in a micro-batch: the table's name in positions, and the start and end."""
+    """The span of changes in a micro-batch: the table's name as recorded in positions, the start, the end."""
 
     table: str
     before: Position

@@ -138,8 +138,8 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep each row's last change in the feed: the row's new state, or its deletion.
 
     Rows are identified by the table's keys. An UPDATE that changes a key therefore counts as a delete of the
-    old row, because the old row's preimage has no postimage in the commit. Changes that only clear fold
-    state, which maintenance does, are ignored.
+    old row, because the old row's preimage has no postimage in the commit. Changes by maintenance that only
+    clear fold state are ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))
@@ -219,5 +219,5 @@ def message_of(table: MergedTable) -> Column:
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return a column with a row's group name in Redis, escaped because the name is part of Redis keys."""
+    """Return a column with a row's group name in Redis. It is escaped, because it is part of Redis keys."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)

@@ -58,7 +58,7 @@ class Exported:
 
     @cached_property
     def generation(self) -> int:
-        """The time when the table was created or, for a copy, adopted, in ms since the epoch."""
+        """The table's creation time or, for a copy, its adoption time, in ms since the epoch."""
         return tables.generation_ms(self.spark, self.path)
 
     @cached_property
@@ -136,7 +136,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows that the lead has processed, the number it has just sent, and its permanently refused rows."""
+    """The rows that the lead has processed, how many of them it sent, and those that it refused for good."""
 
     changes: Sequence[Change]
     sent: int = 0

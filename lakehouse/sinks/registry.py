@@ -42,7 +42,10 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
 
 
 def require_fit(stream: Stream) -> None:
-    """Raise SettingsError if a table does not fit a store that it may be exported to, configured or not."""
+    """Raise SettingsError if a table does not fit a store that it may be exported to.
+
+    Stores that are not configured are also checked.
+    """
     for table in stream.tables:
         named = table.export.sinks
         for kind in (kind for kind in SINKS if named is None or kind.name in named):

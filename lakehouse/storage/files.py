@@ -1,4 +1,4 @@
-"""Access the lake's files without a JVM, on a local disk or, through pyarrow, in other storage.
+"""Access the lake's files without a JVM: on a local disk, or through pyarrow in other storage.
 
 As with deltalake, an object store's address and credentials come from the environment (AWS_...). In an object
 store, finding a file takes one request and reading it takes two. One request lists up to a thousand names.
@@ -102,7 +102,7 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory in an object store, or an empty list if it does not exist.
+    """Return every file below a directory in an object store; empty if the directory does not exist.
 
     Returns None for other file systems, such as HDFS, which pyarrow may be unable to access.
     """

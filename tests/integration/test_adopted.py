@@ -106,7 +106,7 @@ def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved:
         moved.copy.run()
     moved.adopt()
     with pytest.raises(
-        PositionError, match=r"by the lake that this one is a copy of. Run `lakehouse run all --adopt`"
+        PositionError, match=r"by the lake that this lake was copied from. Run `lakehouse run all --adopt`"
     ):
         moved.copy.run()
 

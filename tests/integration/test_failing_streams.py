@@ -294,7 +294,7 @@ def test_a_step_that_is_refused_starts_once_it_may_and_holds_nobody_up(lake: Fau
     assert (lake.sold, lake.spent) == (lake.events, lake.events - 1)
 
     silver.rename(aside)
-    with pytest.raises(PositionError, match=rf"^{GOLD} was made from another silver.transactions \(id "):
+    with pytest.raises(PositionError, match=rf"^{GOLD} was built from a different silver.transactions \(id "):
         lake.catch_up([TRANSACTIONS, SALES], "gold")
 
     def put_back(notice: str) -> None:
@@ -305,7 +305,7 @@ def test_a_step_that_is_refused_starts_once_it_may_and_holds_nobody_up(lake: Fau
 
     lake.catch_up([TRANSACTIONS, SALES], "gold", on_notice=put_back)
 
-    assert said[0].startswith(f"{GOLD} failed; retrying in 0.1 s: {GOLD} was made from another")
+    assert said[0].startswith(f"{GOLD} failed; retrying in 0.1 s: {GOLD} was built from a different")
     assert said[1:] == [f"{GOLD} works again"]
     assert lake.spent == lake.events
 

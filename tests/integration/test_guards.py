@@ -113,7 +113,7 @@ def test_a_table_that_was_recreated_under_its_reader_is_refused(
     with replaced(pipeline.path_of(settings, table)):
         message = refusal(spark, settings, layer)
 
-    assert message.startswith(f"{filled} was made from another {table} (id ")
+    assert message.startswith(f"{filled} was built from a different {table} (id ")
     assert f"{table} was deleted and recreated" in message
     assert f"or delete {pipeline.path_of(settings, filled)} (and the tables made from it)" in message
     assert pipeline.run_layers(spark, settings, layer) == []
@@ -126,7 +126,7 @@ def test_a_table_of_another_lake_is_refused(
     pipeline.send(other, [event("c")])
     pipeline.run_layers(spark, other, *LAYERS)
     with replaced(pipeline.path_of(settings, GOLD), pipeline.path_of(other, GOLD)):
-        assert f"{GOLD} was made from another {SILVER} (id " in refusal(spark, settings, "gold")
+        assert f"{GOLD} was built from a different {SILVER} (id " in refusal(spark, settings, "gold")
 
 
 def test_an_older_copy_of_a_source_is_refused_and_one_of_a_filled_table_is_filled_again(
@@ -234,7 +234,7 @@ def test_other_windows_or_keys_are_refused(
     with pytest.raises(TableError) as refused:
         pipeline.run_layers(spark, settings, "gold", stream=stream)
 
-    assert f"{GOLD} was made with {was}; its rows depend on it" in str(refused.value)
+    assert f"{GOLD} was made with {was}; existing rows depend on this setting" in str(refused.value)
     assert "LAKEHOUSE_KEYS" not in str(refused.value)
 
 

@@ -352,7 +352,7 @@ def test_a_table_that_is_made_again_under_a_live_layer_is_refused_by_name(landed
         await_(lambda: failures, timeout_s=60)
 
     (failure,) = failures
-    assert str(failure).startswith(f"{SILVER} was made from another {BRONZE} (id ")
+    assert str(failure).startswith(f"{SILVER} was built from a different {BRONZE} (id ")
 
 
 def table_id(settings: Settings, table: str) -> str:

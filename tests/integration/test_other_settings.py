@@ -69,9 +69,9 @@ def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None
         made(run, UNIQUE).make()
 
     assert str(refused.value) == (
-        "silver.payments was made with sequence_by = version, but the settings say none; its rows depend on "
-        "it. Set sequence_by back to its old value, or recompute the rows with `lakehouse rebuild silver`; "
-        "its --dry-run lists the changes"
+        "silver.payments was made with sequence_by = version, but the settings say none; existing rows "
+        "depend on this setting. Set sequence_by back to its old value, or recompute the rows with "
+        "`lakehouse rebuild silver`; its --dry-run lists the changes"
     )
     assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
 
@@ -174,7 +174,7 @@ def test_the_audit_says_that_silver_was_made_with_other_ids(run: Run) -> None:
     (check,) = check_records(run.lake, PLAIN, source, LANDED)
 
     assert check.differences == 3
-    told = "silver.payments was made with other ids: run `lakehouse rebuild silver`"
+    told = "silver.payments was made with different id settings: run `lakehouse rebuild silver`"
     assert told in check.notes
 
 

@@ -195,7 +195,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
 
     audited = exported.audited()
     assert (audited.compared, audited.differences) == (7, 0)
-    assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
+    assert audited.notes[1:] == ("1 rows are too large for the topic; see ops.unsent_rows",)
     assert UNSENT in define_views(exported.lake, STREAMS)
     found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
     assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
@@ -268,4 +268,4 @@ def test_what_is_counted_may_be_too_large_too(spark: SparkSession, settings: Set
     assert sales.messages() == {"tea": ['{"product":"tea","value":2500}']}
     audited = sales.audited()
     assert (audited.compared, audited.differences) == (2, 0)
-    assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
+    assert audited.notes[1:] == ("1 rows are too large for the topic; see ops.unsent_rows",)

@@ -92,7 +92,7 @@ class Stepping:
             except Exception as error:
                 if world.writes.killed is not None:
                     raise CrashError from error
-                if isinstance(error, TableError) and "its rows depend on it" in str(error):
+                if isinstance(error, TableError) and "existing rows depend on this setting" in str(error):
                     world.notices.append(f"waits for a rebuild: {str(error)[:300]}")
                     return
                 failures += 1

@@ -228,7 +228,7 @@ def test_what_an_index_or_a_text_of_postgresql_cannot_hold_does_not_stop_the_oth
     assert sorted(sizes) == [("too_large", 2_500, 2), ("too_large", 2_500, 3)], "NUL is kept as four bytes"
     audited = made.audited()
     assert (audited.compared, audited.differences) == (4, 0)
-    assert audited.notes[1:] == ("2 rows have keys too long for an index, see ops.unsent_rows",)
+    assert audited.notes[1:] == ("2 rows have keys too long for an index; see ops.unsent_rows",)
 
 
 def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made: Gold) -> None:

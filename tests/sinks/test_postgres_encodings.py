@@ -137,7 +137,7 @@ def test_the_export_goes_on_beside_a_row_that_the_database_cannot_hold(
     ]
     audited = made.audited()
     assert (audited.compared, audited.differences) == (2, 0)
-    assert audited.notes[1:] == ("1 rows have values that PostgreSQL cannot hold, see ops.unsent_rows",)
+    assert audited.notes[1:] == ("1 rows have values that PostgreSQL cannot hold; see ops.unsent_rows",)
 
     ask(made.settings.postgres.url.get_secret_value(), "TRUNCATE gold.metrics_1m")
     made.run()

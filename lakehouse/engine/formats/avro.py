@@ -1,4 +1,4 @@
-"""Decode Avro with Spark's own reader, each record with its writer's schema.
+"""Decode Avro with Spark's own reader, using the schema of each record's writer.
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
 contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
@@ -6,9 +6,9 @@ record is not examined further. Otherwise, the contract's fields in the record a
 JSON is examined. If a schema cannot be used, its records become dead letters (`avro_types`,
 `avro_projection`).
 
-An Avro reader ignores bytes after a record, and if decoding fails, Spark returns a struct of nulls. Each
-record is therefore read as the first field of an outer record. The outer record's second field contains bytes
-that no producer can know: it is null if decoding failed, and differs if bytes follow the record.
+An Avro reader ignores bytes after a record. If decoding fails, Spark returns a struct of nulls. Each record
+is therefore read as the first field of an outer record. The outer record's second field contains bytes that
+no producer can know. It is null if decoding failed, and differs if bytes follow the record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-"""Without this rebase mode, Spark refuses times before 1900, which old versions wrote in another calendar."""
+"""Without this mode, Spark refuses times before 1900, because its old versions used a different calendar."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises the error unchanged if it has another cause, because Spark has ended or is out of memory.
+    Raises the error unchanged if it has a different cause: Spark has ended or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -109,13 +109,13 @@ on_forget(_read.cache_clear)
 
 
 def _decoded(projection: Projection, value: Column) -> Column:
-    """Return a record and the bytes after it; both are null if the value cannot be decoded."""
+    """Return a record and the bytes after it. Both are null if the value cannot be decoded."""
     marked = F.concat(F.lit(projection.first), value, F.lit(_END))
     return from_avro(marked, projection.writer, {**_OPTIONS, "avroSchema": projection.reader})
 
 
 def _read_of(projection: Projection, is_its: Column) -> Column:
-    """Return the decoded value if it names this schema and is not too long, or null otherwise."""
+    """Return the decoded value, or null if the value names a different schema or is too long."""
     is_read = is_its if projection.most is None else is_its & ~_is_large(projection.most)
     return F.when(is_read, _decoded(projection, wire.rest()))
 

@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether the value is a number; a time counts, because Avro encodes it as a number."""
+        """Whether the value is a number. Times count, because Avro encodes them as numbers."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the number, even if Spark has made it a time or a date, as it does in values read whole."""
+        """Return the value as a number. In values that are read whole, Spark has made it a time or a date."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -155,7 +155,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 
 
 def _as_json(field: Field, found: _Found) -> Taken:
-    """Return a value of any type for a JSON field; the examination converts values of rare types.
+    """Return a value of any type for a JSON field. The examination converts values of rare types.
 
     A string's text is parsed as JSON if possible (`wire.any_json`).
     """

@@ -21,9 +21,9 @@ from lakehouse.engine.formats.avro_types import AvroType, UnusableError, type_of
 from lakehouse.streams.contract import Contract, FieldType
 
 MOST_TYPES = 10_000
-"""The maximum number of types in a contract's fields; each use of a named type counts."""
+"""The maximum number of types in a contract's fields. Each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum size, in bytes, of a fixed in a contract's fields; Avro allocates its memory before reading."""
+"""The maximum size, in bytes, of a `fixed` type in a contract's fields. Avro allocates it before reading."""
 MOST_MEMORY = 512 << 20
 """The maximum memory, in bytes, for a value's arrays and maps."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
@@ -47,7 +47,7 @@ class Wanted:
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether the value is read with everything inside it."""
+        """Whether the value is read as a whole, with everything inside it."""
         return self.is_whole or (self.is_value and bool(self.inner))
 
 
@@ -87,10 +87,10 @@ class Projection:
 
 
 def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
-    """Return the projection of a schema to a contract's fields, plus `after` bytes that follow the record.
+    """Return the projection of a schema onto a contract's fields, plus `after` bytes that follow the record.
 
-    Raises UnusableError for the reasons in `avro_types`, for too many types, for a fixed that is too large,
-    and for a schema that does not describe a record.
+    Raises UnusableError for the reasons in `avro_types`, for too many types, for a `fixed` type that is too
+    large, and for a schema that does not describe a record.
     """
     root, wanted = type_of(text), wanted_of(contract)
     if root.bare.kind != "record":
@@ -161,7 +161,7 @@ def _of_collections_in(type_: AvroType) -> float:
 def _per_byte(type_: AvroType) -> float:
     """Return the worst-case memory per encoded byte for a value of this type.
 
-    A record consists only of its fields' bytes, so its result is that of its worst field, plus the record's
+    A record consists only of its fields' bytes, so its result is its worst field's result plus the record's
     own overhead.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
@@ -188,7 +188,7 @@ class _Document:
         self._written: set[str] = set()
 
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
-        """Return a type with only the needed parts; a record read in part is named after its place."""
+        """Return a type with only the needed parts. A partly read record is named after its place."""
         steps = _steps(type_, wanted)
         if steps is None:
             is_scalar = not type_.bare.types
@@ -208,9 +208,9 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type to read; times become Spark's types in values read whole, and numbers elsewhere."""
+        """Return a type to read. Times get Spark's types in values read whole, and are numbers elsewhere."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
-            large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
+            large = f"has a fixed type of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
         found = self._made(
             type_, _WHOLE if is_whole else _VALUE, lambda one: self._kept(one, is_whole=is_whole)
@@ -227,7 +227,7 @@ class _Document:
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types; a named type's new name consists of its purpose and number."""
+        """Return a type with its inner types. A named type's new name consists of its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):
@@ -242,7 +242,7 @@ class _Document:
 
 
 def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
-    """Return the parts of a named type; a skipped type needs no symbols, and no fields that take no bytes."""
+    """Return a named type's parts. A skipped type needs neither symbols nor fields that take no bytes."""
     if type_.kind == "fixed":
         return {"size": type_.size}
     if type_.kind == "enum":

@@ -57,7 +57,7 @@ class AvroType:
     names    a record's field names, or an enum's symbols
     types    the types of a record's fields, a union's branches, or an array's or map's items
     logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
-    size     the size of a fixed, in bytes
+    size     the size of a `fixed` type, in bytes
     scale    the scale of a decimal; `digits` is the precision with which it is read
     nested   the nesting depth of records, arrays and maps
     nodes    the number of types inside this type, counting each use, and the type itself
@@ -78,7 +78,7 @@ class AvroType:
 
     @property
     def bare(self) -> AvroType:
-        """The type of a non-null value; a union of int and long, or float and double, has the wider type."""
+        """The type of a non-null value. A union of int and long, or float and double, has the wider type."""
         if self.kind != "union":
             return self
         branches = [one for one in self.types if one.kind != "null"]
@@ -147,7 +147,7 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """A schema's parser. A type's name is known when its definition begins, and the type when it ends."""
+    """A parser of a schema. It knows a type's name when the definition begins, and the type when it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -186,7 +186,7 @@ class _Parser:
         return found
 
     def _begin(self, given: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Register the name of a type whose definition begins; return its full name and namespace."""
+        """Register a type's name when its definition begins. Return its full name and namespace."""
         name, own = given.get("name"), given.get("namespace")
         if not isinstance(name, str):
             raise UnusableError(f"has a type without a name: {named(json.dumps(given))}")
@@ -219,7 +219,7 @@ class _Parser:
         if given["type"] == "fixed":
             size = given.get("size")
             if type(size) is not int or size < 0:
-                raise UnusableError(f"has a fixed without a size, {named(name)}")
+                raise UnusableError(f"has a fixed type without a size, {named(name)}")
             most = min(_MOST_DIGITS, math.floor((8 * size - 1) * math.log10(2))) if size else 0
             digits, scale = _decimal(given, most)
             logical = "decimal" if digits else None
@@ -275,7 +275,7 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 
 
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Return the precision and scale for reading a decimal, or zeros if the type is not a decimal.
+    """Return the precision and scale with which a decimal is read, or zeros for any other type.
 
     The schema's precision is replaced by the greatest possible one, because Spark truncates numbers that have
     more digits than their schema declares.

@@ -56,7 +56,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract: it affects all records (`breaks`), or some (a warning)."""
+    """A conflict between a schema and a contract. It affects all records (`breaks`), or some (a warning)."""
 
     text: str
     breaks: bool = True
@@ -77,7 +77,7 @@ def findings(source: Source, schema: Registered) -> list[Finding]:
     """
     wanted = KINDS[source.format]
     if schema.kind != wanted:
-        needed = f"{source.topic} has {source.format}, which needs {wanted}"
+        needed = f"{source.topic} has the format {source.format}, which needs {wanted}"
         return [Finding(f"the schema's type is {schema.kind}; {needed}")]
     if schema.kind == "PROTOBUF":
         return list(_of_protobuf(source, schema.text))
@@ -163,9 +163,12 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         elif found.is_open and field.required:
             yield Finding(f"{field.name} is required, but in the schema it may be absent", breaks=False)
         elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
-            yield Finding(f"{field.name} must be a {field.type.value}, but has another type in the schema")
+            yield Finding(
+                f"{field.name} must be a {field.type.value}, but has a different type in the schema"
+            )
     time = taken(descriptor, source.contract.event_time_path, time_taker(Times((), 1, 0, 0)))
     if time.is_there and time.get is None:
         yield Finding(
-            f"{source.contract.event_time} must be a time, but has another type in the schema", breaks=False
+            f"{source.contract.event_time} must be a time, but has a different type in the schema",
+            breaks=False,
         )

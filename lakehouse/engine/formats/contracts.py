@@ -52,7 +52,7 @@ Tree = Mapping[str, "Leaf | Tree"]
 
 
 def schema_of_contract(source: Source, format_: str) -> Registered:
-    """Return a source's contract as a schema in a format; for json, as JSON Schema.
+    """Return a source's contract as a schema in the given format. For json, it is a JSON Schema.
 
     Raises SettingsError for a name that the format does not allow.
     """
@@ -180,14 +180,14 @@ def _protobuf(contract: Contract, name: str) -> str:
 
 
 def _require_json_names(names: Iterable[str]) -> None:
-    """Raise SettingsError for fields whose JSON names are the same in Protobuf."""
+    """Raise SettingsError if two fields have the same JSON name in Protobuf."""
     found: dict[str, str] = {}
     for name in names:
         in_json = re.sub(r"_+(.?)", lambda match: match[1].upper(), name)
         if in_json in found:
             raise SettingsError(
-                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}; the "
-                "formats json and json-schema can"
+                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}. Use "
+                "the format json or json-schema, which can"
             )
         found[in_json] = name
 

@@ -1,8 +1,8 @@
 """Decode records in formats other than JSON, with schemas from a registry.
 
 A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze stores the original bytes.
-Before silver, a replay or a rebuild validates records, `decoded` adds the columns listed in
-`lakehouse.engine.records.decoding`. Only the contract decides whether fields are valid.
+`decoded` adds the columns listed in `lakehouse.engine.records.decoding` before records are validated, whether
+by silver, a replay or a rebuild. Only the contract decides whether fields are valid.
 
 | rule | broken by |
 | --- | --- |

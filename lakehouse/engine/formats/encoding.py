@@ -3,7 +3,7 @@
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", ...}'))
 
-A value that does not fit its schema, such as a malformed sample, is sent without encoding after the five-byte
+A value that does not fit its schema, such as a malformed sample, is sent unencoded, after the five-byte
 header.
 """
 
@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return an encoder for JSON records; `schema` is the contract's schema, registered with this id."""
+    """Return an encoder for JSON records. `schema` is the contract's schema, registered with this id."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 

@@ -46,7 +46,7 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are the keys, with two fields for the id: as text and as a number."""
+    """Return a source whose records are the keys. It has two fields for the id: as text and as a number."""
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)
@@ -62,7 +62,7 @@ def _decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 def _wrapped(schema: Registered) -> Registered:
-    """Return the schema of a record whose only field has this schema; unchanged if it is not JSON."""
+    """Return the schema of a record whose only field has this schema. Text that is not JSON is unchanged."""
     try:
         within = json.loads(schema.text)
     except ValueError:
@@ -80,7 +80,7 @@ def _id() -> Column:
 
 
 def _refused(source: Source) -> Column:
-    """Return the reason for refusing a key, which quotes the key, or null if there is none."""
+    """Return the reason for refusing a key, or null if there is none. The reason quotes the key."""
     first = F.get(decoding.REFUSED, 0)
     said = F.concat(
         F.lit("a deletion's key, "), shown_bytes(F.col("key")), F.lit(", as Avro: "), first["message"]

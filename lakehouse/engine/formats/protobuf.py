@@ -129,7 +129,7 @@ def _files_of(schema: Registered) -> bytes | str:
 
 @cache
 def compiled(text: str) -> bytes:
-    """Return the file descriptor set for a schema's text; the schema's own file is last.
+    """Return the file descriptor set for a schema's text. The schema's own file is last.
 
     The text is protoc's input, or a file descriptor in Base64. Raises ValueError, with protoc's first error,
     for a text that is neither. Also raises it for a text that takes too long to compile.

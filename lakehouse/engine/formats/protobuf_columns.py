@@ -29,7 +29,7 @@ Convert = Callable[[Any], Any]
 Take = Callable[[FieldDescriptor], Convert | None]
 """Returns the converter for a field's values, or None if they cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Returns a field's values from messages (None if absent or unfit), and the errors, keyed by position."""
+"""Returns a field's values from messages (None: absent or unfit) and, keyed by position, the errors."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
@@ -77,7 +77,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return access to the field at a path; the field may be missing or have an unsuitable type."""
+    """Return access to the field at a path. The field may be missing or have an unsuitable type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)

@@ -1,4 +1,4 @@
-"""Compile one schema's text in a separate program, so that only this program ends at a crash or a limit.
+"""Compile one schema's text in a separate program, so that a crash or a limit ends only that program.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 
@@ -46,7 +46,7 @@ def main(cpu_s: int, most_bytes: int) -> None:
 
 
 def _described(text: bytes) -> FileDescriptorProto | None:
-    """Decode a Base64 file descriptor, or return None for schema text, which contains other characters."""
+    """Decode a Base64 file descriptor. Return None for schema text, which is never valid Base64."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(b"".join(text.split()), validate=True))
     except (binascii.Error, DecodeError):

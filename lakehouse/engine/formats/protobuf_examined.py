@@ -54,7 +54,7 @@ _EXPECTED = {
 
 @dataclass
 class _Node:
-    """A name in the contract's paths, with the field whose path ends there, if any, and the names below it.
+    """A name in the contract's paths: the field that ends there, if there is one, and the names below it.
 
     `is_column`: the field's values are already a column.
     """
@@ -73,7 +73,7 @@ class Examined:
     """A writer of JSON for messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Take the contract's fields, including the event time, and the access to each field as a column."""
+        """Take the contract's fields, including the event time, each with the access to its values."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:

@@ -150,7 +150,7 @@ class JsonOf:
         return self._special.get(kind) or (lambda out, message: self._object(out, message, descriptor))
 
     def _object(self, out: _Out, message: Any, descriptor: Descriptor, first: str = "") -> None:
-        """Write a message as an object; `first` is written at the object's beginning."""
+        """Write a message as an object that begins with the text `first`."""
         out.deeper()
         out.add("{" + first)
         comma = "," if first else ""

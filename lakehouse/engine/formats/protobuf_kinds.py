@@ -101,7 +101,7 @@ def names_of_enum(field: FieldDescriptor) -> dict[int, str]:
 
 
 def text_of(value: bytes) -> str:
-    """Return the text of a string field, which is parsed as bytes. Raises UnfitError if it is not UTF-8."""
+    """Return a string field's text, given its bytes. Raises UnfitError if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

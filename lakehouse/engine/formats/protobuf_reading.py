@@ -5,15 +5,15 @@ once. The contract's fields become typed columns, and a mask marks the records t
 within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON and examined as
 JSON.
 
-No record stops the reading: a failure becomes a reason for refusing that record alone. To limit memory,
-records that would take more than 256 MiB once parsed are refused.
+No record stops the reading. A failure only becomes a reason for refusing that record. To limit memory use, a
+record that would take more than 256 MiB once parsed is refused.
 
 A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
 index of each nested message in its outer message. The schema's id is followed by the number of indexes and by
 the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
 (`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if a number would be
-negative as a zigzag varint. All others are read as zigzag varints, although some, such as `02 02`, could be
-either.
+negative as a zigzag varint. All other indexes are read as zigzag varints, although some, such as `02 02`,
+could be either.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes that the data begins with, and the position after them, or None without indexes."""
+    """Return the indexes at the data's beginning, and the position after them, or None if there are none."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -84,7 +84,10 @@ _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message",
 
 @dataclass
 class Reading:
-    """The wanted fields, and file descriptor sets, keyed by schema id, with the schema's own file last."""
+    """A reader for the wanted fields. `schemas` contains file descriptor sets, keyed by schema id.
+
+    In each set, the schema's own file is last.
+    """
 
     wanted: tuple[Wanted, ...]
     times: Times
@@ -196,7 +199,7 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs for records, which are passed without their headers."""
+        """Return the structs for records. The records are passed without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -264,7 +267,7 @@ class _Reader:
     def _to_examine(
         self, message: Message, unfit: Mapping[Wanted, UnfitError]
     ) -> tuple[str, list[dict[str, str]] | None]:
-        """Return a record as JSON, and the reasons for refusing it that JSON does not show."""
+        """Return a record as JSON, and any reasons to refuse it that are not visible in the JSON."""
         body, more = self._examined.body(message)
         reasons = [
             {"rule": why.rule, "column": one.column, "message": f"{one.name} {why.what}"}
@@ -292,7 +295,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the accepted event times, and the errors in all other times, keyed by position."""
+        """Return the accepted event times and, keyed by position, the errors in all other times."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)
@@ -300,7 +303,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column, with null for absent and unfit values, and the errors, keyed by position."""
+    """Return a field's column and, keyed by position, its errors. Absent and unfit values are null."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}

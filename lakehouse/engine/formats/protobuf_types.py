@@ -28,7 +28,7 @@ _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types in one schema, from a file descriptor set whose last file is the schema's own."""
+    """The types in one schema. In its file descriptor set, the schema's own file is last."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -89,7 +89,7 @@ class Types:
 
 
 def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
-    """Return paths as a tree of names; the end of a path includes everything below it."""
+    """Return paths as a tree of names. The end of a path includes everything below it."""
     ends, tree = set(paths), dict[str, Any]()
     for path in ends:
         if not any(path[:length] in ends for length in range(1, len(path))):

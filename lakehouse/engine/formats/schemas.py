@@ -6,8 +6,8 @@ damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
 micro-batch requests new ids on one connection, and stops requesting after `MOST_MISSING` ids without a
-schema. However many values begin with bytes that only look like an id, they therefore cost only a few
-requests.
+schema. Values that begin with bytes that only look like an id therefore cost only a few requests, however
+many such values there are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a lookup: schemas and, for ids without a schema, the registry's answers, keyed by id.
+    """The result of a lookup, keyed by id: schemas, and the registry's answers for ids without a schema.
 
     An id that is in neither mapping was not looked up. `asked` is the number of requests.
     """
@@ -68,7 +68,7 @@ on_forget(store_of.cache_clear)
 
 
 class SchemaStore:
-    """The schemas of one registry, stored in this process and in a lake (None: in no lake).
+    """The schemas of one registry, stored in this process and in a lake (None: only in this process).
 
     `now` returns a monotonic time in seconds. Thread-safe.
     """

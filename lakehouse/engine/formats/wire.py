@@ -56,7 +56,7 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the schema ids in records: known ids first, then the others, the most frequent ids first.
+    """Return the schema ids in records. Known ids come before others; within both groups, frequent ids first.
 
     Only the first MOST_IDS are returned.
     """
@@ -79,7 +79,7 @@ def _id() -> Column:
 
 
 def not_framed() -> Column:
-    """Return the reasons for refusing a value without a header as an array, or null if it has a header."""
+    """Return an array with the reason for refusing a value without a header, or null if it has one."""
     message = with_value(
         "the value does not begin with a zero byte and a four-byte schema id",
         shown_bytes(F.col("value")),
@@ -117,7 +117,7 @@ def unasked() -> Column:
 
 
 def any_json(text: Column) -> Column:
-    """Return a JSON field that arrives as text: normalized if the text is JSON, or else unchanged.
+    """Return a JSON field that arrives as text. Text that is JSON is normalized; other text is unchanged.
 
     Avro and Protobuf have no other type for arbitrary values.
     """

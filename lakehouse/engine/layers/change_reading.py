@@ -17,7 +17,7 @@ from lakehouse.storage.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """The remaining changes after files were removed; `lost` is the last version whose changes are lost."""
+    """The remaining changes after files were removed. `lost` is the last version whose changes are lost."""
 
     part: Part
     feed: DataFrame
@@ -25,7 +25,7 @@ class Rest:
 
 
 class ChangeReading:
-    """A table's change feed, as read by one query; `position` is None until something has been read."""
+    """A table's change feed, as read by one query. `position` is None until something has been read."""
 
     def __init__(self, spark: SparkSession, query: str, path: str) -> None:
         self._spark = spark
@@ -43,7 +43,7 @@ class ChangeReading:
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress. First read only up to `ahead`, where a killed micro-batch ended."""
+        """Begin at the query's progress. The first read ends at `ahead`, where a killed micro-batch ended."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -64,7 +64,7 @@ class ChangeReading:
             raise PositionError(
                 f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
                 f"version {newest}: an older copy was restored. Restore the newer copy; or delete the table, "
-                f"run again to rebuild it, and then once with --allow {Allow.RESEND}"
+                f"run again to rebuild it, and then run once with --allow {Allow.RESEND}"
             )
         first = self.position or parts.beginning(self._spark, self._path)
         if self._ahead is not None:

@@ -1,7 +1,7 @@
 """Find the records that make a step fail, by bisection.
 
-The search ends after ten results or 200 tries. A result is one record, or a range that fails although neither
-of its halves does, because its records fail only together.
+The search ends after ten results or 200 tries. A result is one record or a range. A range fails although
+neither of its halves does, because its records fail only together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
         return None
     places = [str(one) for one in found]
     what = "the record at" if len(found) == 1 and found[0].first == found[0].last else "the records at"
-    more = ", and perhaps more" if len(found) >= MOST_FOUND else ""
+    more = ", and possibly more" if len(found) >= MOST_FOUND else ""
     skips = " ".join(f"--skip {place}" for place in places)
     way_out = (
         f"If it persists, `lakehouse run silver {skips} --trigger available-now` turns them into dead "
@@ -46,7 +46,7 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
 
 
 def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[OffsetRange]:
-    """Return the Kafka offsets, in order, of the rows that make `fails` true; none if no row is to blame.
+    """Return the sorted Kafka offsets of the rows that make `fails` true; empty if no row is to blame.
 
     `rows` must include the Kafka coordinates and be safe to read more than once. `fails` returns whether
     processing a subset of these rows fails. If processing an empty subset fails as well, no row is to blame.

@@ -53,8 +53,9 @@ class Noted:
         """Return the point where the export continues.
 
         If only the topic contains the progress, other sinks may lack the last micro-batch, so they are filled
-        again. Raises PositionError if another table's rows were sent, unless resending everything is allowed.
-        Also raises it if this lake is a copy and the original sent rows, unless the copy is being adopted.
+        again. Raises PositionError if a different table's rows were sent, unless resending everything is
+        allowed. Also raises it if this lake is a copy and the original sent rows, unless the copy is being
+        adopted.
         """
         sender = tables.sent_as(self.spark, self.path)
         in_topic, in_lake = self._of_topic(permitted), self._of_lake()
@@ -75,7 +76,7 @@ class Noted:
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the topic's progress, or None if it belongs to another table and all rows may be resent."""
+        """Return the topic's progress, or None if it is a different table's and all rows may be resent."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -83,7 +84,7 @@ class Noted:
         return None
 
     def _of_lake(self) -> Progress | None:
-        """Return the progress recorded in the lake, or None if it belongs to another table."""
+        """Return the progress recorded in the lake, or None if it is a different table's."""
         noted = sent.noted(self.spark, self.path, self.topic)
         return noted if noted is not None and self._is_this(noted) else None
 
@@ -112,7 +113,7 @@ class Noted:
 
     def _another(self, other: Progress) -> PositionError:
         return PositionError(
-            f"rows of another {self.table} (table id {other.table}) were sent to topic {self.topic}; the "
+            f"rows of a different {self.table} (table id {other.table}) were sent to topic {self.topic}; the "
             f"table at {self.path} has id {tables.table_id(self.spark, self.path)}: it was deleted and "
             "recreated. Continuing would send every row again: restore the old table, or run once with "
             f"--allow {Allow.RESEND}"
@@ -126,6 +127,6 @@ class Noted:
                 f"table at {self.path} is older. Run that copy instead (docs/backups.md)"
             )
         return PositionError(
-            f"rows of {self.table} were sent by the lake that this one is a copy of. Run `lakehouse run all "
-            "--adopt`, which keeps rows from reverting to older versions (docs/backups.md)"
+            f"rows of {self.table} were sent by the lake that this lake was copied from. Run `lakehouse run "
+            "all --adopt`, which keeps rows from reverting to older versions (docs/backups.md)"
         )

@@ -34,7 +34,7 @@ class Facts:
 
     @classmethod
     def of(cls, judged: DataFrame) -> Facts:
-        """Aggregate judged rows, which should be persisted."""
+        """Aggregate judged rows. They should be persisted."""
         return cls(*(judged.agg(*_columns()).first() or (0, 0, 0, None, None, None, None)))
 
     @property

@@ -47,7 +47,7 @@ class Fingerprints:
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the sorted days of the collection's fingerprints that share a hash with any given one."""
+        """Return the sorted days of all fingerprints in the collection whose hash is among the given ones."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -87,7 +87,7 @@ def days_of(packed: Packed) -> Packed:
 
 
 def without_day(packed: Packed) -> Packed:
-    """Return each fingerprint with day 0, which leaves only the hash."""
+    """Return each fingerprint with day 0, so that only the hash remains."""
     hashes: Packed = packed & ~_DAY
     return hashes
 

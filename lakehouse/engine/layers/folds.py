@@ -51,7 +51,7 @@ class Facts:
 
     @classmethod
     def of(cls, table: GoldTable, partials: DataFrame) -> Facts:
-        """Aggregate partials, which should be persisted."""
+        """Aggregate partials. They should be persisted."""
         measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
         if isinstance(table.clock, EventClock):
             measures["reached"] = F.unix_micros(F.max(table.clock.column))
@@ -128,7 +128,7 @@ def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: 
 
 
 def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequence[Keyed]) -> DataFrame:
-    """Return the new rows that differ from a side table's current rows, and the rows to delete, marked.
+    """Return a side table's new rows that differ from its current rows, and the rows to mark as deleted.
 
     `every` contains all current rows. A current row with a key in `theirs` is deleted if it is not among the
     new rows.
@@ -201,7 +201,7 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return, without reading the table, whether partials alone may be insufficient to update some rows."""
+    """Return whether partials alone may be too little to update some rows. Does not read the table."""
     if table.state is None or given.facts.first is None:
         return True
     # Compare with the front itself, not with the front minus the grace, because the front clears state.
@@ -216,7 +216,7 @@ def _hour(moment: datetime) -> datetime:
 def _held(rows: DataFrame) -> DataFrame | None:
     """Evaluate the rows and keep the result in the driver's JVM; return None if there are no rows.
 
-    Timestamps are kept as numbers, because one hour each autumn is ambiguous in a local time.
+    Timestamps are kept as numbers, because one hour each autumn is ambiguous in local time.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
     found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))

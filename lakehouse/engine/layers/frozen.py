@@ -1,8 +1,8 @@
 """Records that arrive after retention has removed rows or letters with their id, or rows from their period.
 
 Gold, topics and stores still contain the removed rows' contribution. A later record must not correct, delete
-or repeat these rows, so it becomes an open letter with the rule `retained` or `late`. For an id that was
-deleted before retention ran, the greatest deleted sequence (the bar) is known. Records up to the bar are
+or repeat these rows, so it becomes an open letter with the rule `retained` or `late`. If an id was deleted
+before retention ran, its greatest deleted sequence (the bar) is known. Records of that id up to the bar are
 `retained`. Newer records are compared as if the id's letters still existed.
 """
 
@@ -125,7 +125,7 @@ def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return replacements for removed letters: deletions first, all without coordinates."""
+    """Return replacements for removed letters, deletions first. They have no coordinates."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(
@@ -152,7 +152,7 @@ def _none(name: str) -> Column:
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
-    """Return judged records with IS_CLOSED; closed records that were sound also get a reason.
+    """Return judged records with IS_CLOSED. Closed records that were sound also get a reason.
 
     A record is closed if the `ids` from `_frozen` exclude it, or if its event time is before `before` (UTC).
     Either argument may be None.

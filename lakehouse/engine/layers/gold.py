@@ -48,7 +48,7 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's gold tables, reading `max_bytes` each time.
+    """Return factories for the steps that fill the stream's gold tables. They read `max_bytes` each time.
 
     `notice` is called for each commit in which another writer changed silver rows.
     """
@@ -116,8 +116,8 @@ def _tell_foreign(
     rows = "" if gone is None else f", in files of {gone:,} rows"
     text = (
         f"another writer changed {table} in version {entry.version} ({writer}: {operation}{rows}). "
-        f"{query} ignores that change. `lakehouse audit` lists the differences, `lakehouse rebuild silver` "
-        "repairs them"
+        f"{query} ignores that change. `lakehouse audit` lists the differences, and `lakehouse rebuild "
+        "silver` repairs them"
     )
     details = {"version": entry.version, "operation": operation, "engineInfo": writer, "rows": gone}
     note(Kind.REFUSAL, text, stream=stream.name, layer="silver", table=table, details=details)
@@ -144,7 +144,7 @@ class _Ticker:
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due; true for an idle table that has not been checked yet."""
+        """Return whether a row may be due. True for an idle table that has not been checked yet."""
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
@@ -154,7 +154,7 @@ class _Ticker:
         return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Close the rows that are due; if the table's lease is held, leave them to a later tick."""
+        """Close the rows that are due. If the table's lease is held, leave them to a later tick."""
         if leases.is_held(self._spark, self._path):
             return BatchResult(0)
         began = time.monotonic()

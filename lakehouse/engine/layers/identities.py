@@ -1,9 +1,9 @@
 """Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
 Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
-in the transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of
-ids in memory only show which records need no lookup, which is true of nearly all records. The fingerprints
-are loaded from silver and its letters when the step is created, and updated from later commits.
+in the transaction that writes the clean rows, so another writer's commit conflicts with it. Nearly all
+records need no lookup. The fingerprints of ids in memory only serve to recognize such records. They are
+loaded from silver and its letters when the step is created, and updated from later commits.
 
 A micro-batch first writes its letters. They include letters for rows that it removes from silver, and changes
 to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the retry
@@ -73,7 +73,7 @@ ACCEPTED = "accepted"
 """The status of a record without a letter."""
 
 _MORE = 1.25  # the oldest fingerprints are dropped above this multiple of the limit
-_SCANNED_ROWS = 300_000  # up to this many rows, no code is generated: it saves 1 us per row but costs 0.3 s
+_SCANNED_ROWS = 300_000  # up to this many, generating code costs more (0.3 s) than it saves (1 us per row)
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
@@ -119,7 +119,7 @@ class Identities:
         self._since_day: int | None = None  # fingerprints from earlier days are not kept
 
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
-        """Compare judged records, which should be persisted, with each other and with silver."""
+        """Compare judged records with each other and with silver. The records should be persisted."""
         self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
         self._frozen.look()
         seen = self._frozen.with_taken(self._of_judged).of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
@@ -260,7 +260,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows from the newest days, which are about this share of all rows."""
+        """Keep the rows from the newest days: about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -301,7 +301,7 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows removed from silver as raw records with reasons; values that bronze has lost are null."""
+    """Return rows removed from silver as raw records with reasons. Values that bronze has lost are null."""
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")

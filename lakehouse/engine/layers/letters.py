@@ -98,7 +98,7 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select the records behind some rows; with many rows, the selection may also contain other records."""
+    """Select the records behind some rows. With many rows, the selection may also contain other records."""
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))

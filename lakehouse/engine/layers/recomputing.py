@@ -78,7 +78,7 @@ def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> Da
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return, marked as deleted, the current rows of recomputed keys that no longer have rows in silver."""
+    """Return the current rows of recomputed keys without rows in silver, and mark them as deleted."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))

@@ -57,7 +57,7 @@ class Permitted:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """A micro-batch's result: the number of rows read, and of rows written, by kind.
+    """A micro-batch's result: the number of rows read, and the number of rows written, by kind.
 
     `refused` is the number of rows that silver refused. `seconds` contains the durations of an export's
     writes, by store.
@@ -106,14 +106,14 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Passed:
-    """The result of a micro-batch; `rows` are the rows added to the table, or None if not requested."""
+    """The result of a micro-batch. `rows` are the rows added to the table, or None if not requested."""
 
     result: BatchResult
     rows: InMemory | None = None
 
 
 class Ticker(Protocol):
-    """A step's periodic work, which is due even without new records."""
+    """A step's periodic work. It can be due even without new records."""
 
     def is_due(self, now: datetime) -> bool:
         """Return whether there may be work, without reading a table's rows."""
@@ -238,7 +238,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine the tables' rows; combine added and removed rows separately, marked by `_change_type`."""
+    """Combine the tables' rows. Added and removed rows (`_change_type`) are combined separately."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []

@@ -3,8 +3,8 @@
 If the topic does not match the recorded offsets, the step fails with a message that names the cause and a
 remedy. Possible causes are that the topic was deleted and recreated, that offsets went backwards, or that
 Kafka dropped records before they landed. If the user allows such a loss, it is recorded in ops.data_losses
-and skipped, as are records that the user wants to skip. Records that Spark's source cannot read are read
-separately, in the driver (`lakehouse.storage.spark.kafka_source`).
+and skipped. The same applies to records that the user wants to skip. Records that Spark's source cannot read
+are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Record the offsets at which the user chose to begin, before any record is read, and return them.
+        """Record and return the offsets at which the user chose to begin. No record has been read yet.
 
         A second start continues from these offsets, even if no record arrived in between.
         """

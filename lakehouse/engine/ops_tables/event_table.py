@@ -1,4 +1,4 @@
-"""ops.events: the pipeline's event log; every process appends to it, and it can be read without Spark.
+"""ops.events: the pipeline's event log. Every process appends to it, and it can be read without Spark.
 
 Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is UTC,
 in microseconds, by the clock of the process's host. Rows are only appended. A batch of events is written

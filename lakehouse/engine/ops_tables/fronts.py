@@ -51,7 +51,7 @@ class Progress:
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return the progress after a micro-batch whose greatest times are these (None: unknown)."""
+        """Return the progress after a micro-batch with these greatest times (None: unknown)."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
@@ -63,7 +63,7 @@ class Progress:
 
 
 def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
-    """Return each row's landing time and its own event time, which is null unless the row is valid."""
+    """Return each row's landing time and own event time. The event time is null unless the row is valid."""
     return rows.select("ingested_at", F.when(is_sound, F.col(OWN_TIME)).alias(OWN_TIME))
 
 

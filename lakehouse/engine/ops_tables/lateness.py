@@ -81,7 +81,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """A silver table's allowances, oldest first, and the setting recorded with the last one, if any."""
+    """A silver table's allowances, oldest first, and the setting recorded with the last one (or None)."""
 
     table: str
     allowances: tuple[Allowance, ...]

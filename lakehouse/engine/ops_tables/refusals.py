@@ -1,9 +1,9 @@
 """The share of records that silver refuses. Runs count it and record it in ops.events; commands report it.
 
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
-another record with its id. Duplicates, corrections and deletions are dead letters that need no attention
-(`lakehouse.engine.records.identity`), so they only count as judged. Events contain no values from records,
-because more people can read events than dead letters.
+another record that has the same id. Duplicates, corrections and deletions are dead letters that need no
+attention (`lakehouse.engine.records.identity`), so they only count as judged. Events contain no values from
+records, because more people can read events than dead letters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Refusals:
 
     @property
     def is_over(self) -> bool:
-        """Whether more records were refused than allowed, or false if too few were judged."""
+        """Whether more records were refused than allowed. False if too few were judged."""
         return self.is_telling and self.share > self.limit
 
     def __str__(self) -> str:

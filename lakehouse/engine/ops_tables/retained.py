@@ -138,7 +138,7 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return a source's ids whose rows or letters were deleted, as fingerprint, bar, until and since.
+    """Return the ids in a source that lost rows or letters to retention: fingerprint, bar, until, since.
 
     `bar`, `until` and `since` are null if they were recorded under a different `sequence_by`. Grain: one row
     per id; key: fingerprint.

@@ -100,7 +100,7 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
-    """Return whether any appends before the version `end` are unread at the position.
+    """Return whether a reader at the position has unread appends before the version `end`.
 
     If the table's readers follow corrected rows, corrections count as well. If log retention has removed
     commits since the position, all rows count as unread.
@@ -118,7 +118,7 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this version, even if in other files.
+    """Return the newest version with the same rows as this version. Its files may be different.
 
     An older version's files may be gone, because compaction replaces them and VACUUM then removes them.
     """

@@ -36,7 +36,7 @@ class Finality:
     noted: Transactions
 
     def reached(self, front: datetime | None) -> datetime | None:
-        """Return the time up to which rows are final once the front is merged, or None if no row is final.
+        """Return the time up to which rows are final at this front, or None if no row is final.
 
         `front` is None if nothing has been merged.
         """
@@ -44,7 +44,7 @@ class Finality:
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress of event time from one front to another, by a clock whose grace may be new.
+        """Return the progress of event time from one front to another. The clock's grace may be new.
 
         Exactly the rows that are already final count as final at the first front, so they remain final.
         """
@@ -72,7 +72,7 @@ class Finality:
 
 
 def grace_of(clock: EventClock) -> timedelta:
-    """Return the grace: the time, by event time or the wall clock, that must pass before a row is final."""
+    """Return the grace: how much event time or wall-clock time must pass before a row is final."""
     return clock.when_idle.after
 
 

@@ -66,7 +66,7 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The files' size, or 0 if the part cannot be split: it is one commit or the fewest first files."""
+        """The files' size. It is 0 for one commit or the fewest first files, because they cannot be split."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the last version in a range whose change files VACUUM has removed, or None if there is none."""
+    """In a range, find the last version whose change files VACUUM has removed, or None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)

@@ -50,7 +50,7 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return the position, before a version's files, where the application began, or None if not recorded."""
+    """Return the position before a version's files at which the application began, or None if unrecorded."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 

@@ -2,8 +2,8 @@
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
 table completes the micro-batch. If an earlier table is ahead of the last table, a micro-batch was killed
-between the two commits, so it is repeated up to exactly the same position. Between micro-batches, the only
-state that `Reading` keeps serves to avoid rereading commits without rows.
+between the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading`
+keeps state only to avoid rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """A table's rows, if any, their number and the end position; `size_bytes` is `Part.divisible_bytes`."""
+    """A table's rows (or None), their number and the end position. `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -237,7 +237,7 @@ class _Found:
         return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows; an empty frame is created only here, because most polls find nothing."""
+        """Return the rows. An empty frame is created only here, because most polls find nothing."""
         return tables.read(spark, path).limit(0) if self.rows is None else self.rows
 
 
@@ -349,9 +349,9 @@ class _State:
             others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
             if position is None and others:
                 raise PositionError(
-                    f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): "
-                    f"{name} was deleted and recreated, or {target.path} belongs to another lake. Restore "
-                    f"tables that belong together, or {way_out}"
+                    f"{query} was built from a different {name} (id {', '.join(others)}; {path} has {id_}): "
+                    f"{name} was deleted and recreated, or {target.path} belongs to a different lake. "
+                    f"Restore a matching set of tables, or {way_out}"
                 )
         if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
             self._refuse_unknown_rows()
@@ -382,7 +382,7 @@ class _State:
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
-                f"{query} read a version {read.version} of {name} before the present version was written: an "
+                f"{query} read a version {read.version} of {name} before the current version was written: an "
                 "older copy was restored, and has grown since. Rows written in between would be missed. "
                 f"Restore the newer copy, or {way_out}"
             )
@@ -402,6 +402,6 @@ class _State:
             raise PositionError(
                 f"{' and '.join(one.name for one in filled)} has rows, but no recorded position of "
                 f"{query}: another program wrote these rows, or a table that belongs to them was deleted. "
-                "Starting from the beginning would write rows twice. Restore tables that belong together, or "
+                "Starting from the beginning would write rows twice. Restore a matching set of tables, or "
                 f"delete {rows} (and the tables made from it) and run again to rebuild it"
             )

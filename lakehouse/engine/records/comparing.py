@@ -153,7 +153,7 @@ def _kind_of_judged(*, are_marked: bool) -> Column:
 
 
 def _kind_of_letter() -> Column:
-    """Return a letter's kind: a deletion, another open letter, or a record that counted (_ROW)."""
+    """Return a letter's kind: a deletion, any other open letter, or a record that counted (_ROW)."""
     deletes = (F.col("status") == DELETION) | F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE))
     return F.when(deletes, _DELETION).when(F.col("status") == OPEN, _OTHER).otherwise(_ROW)
 
@@ -257,7 +257,7 @@ def _reasons(source: Source) -> Column:
     again = F.array_append(
         "reasons", reason(RESENT, column, F.concat(F.lit(SENT_AGAIN_AS), at("answer", "/")))
     )
-    conflict = said(CONFLICTING, f" has other values with the same {other} in ", at("best"))
+    conflict = said(CONFLICTING, f" has different values with the same {other} in ", at("best"))
     deleted = said(SUPERSEDED, " was deleted by ", at("deleter"))
     is_coming = F.col("rank") == _COMING
     nothing = F.concat(F.lit("the record deletes an id that no record has had: "), shown(F.col("id")))

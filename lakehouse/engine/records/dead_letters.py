@@ -294,7 +294,7 @@ def status_by(reasons: Column) -> Column:
 
 
 def own_time_by(reasons: Column) -> Column:
-    """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
+    """Return a refused record's own time (UTC). It advances the front (`engine.ops_tables.fronts`).
 
     The time is null if the record was not valid on its own when it landed, as is true of all records that a
     replay admitted.

@@ -1,12 +1,12 @@
 """Columns that `lakehouse.engine.formats` adds to non-JSON records, for validation.
 
-REFUSED  array of reasons for refusing the bytes, whose content is then not judged; null if they were decoded
+REFUSED  array of reasons to refuse bytes, whose content is then not judged; null for decoded bytes
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
          a different type or no value; this column and those below exist for Avro and Protobuf only
 PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
 LACKS    the columns of required fields that the writer's schema lacks, or null if there are none
-AGAINST  array of reasons for refusing fields and `event_time` that JSON cannot show, or null if none
+AGAINST  array of reasons to refuse fields and `event_time` that JSON does not show; null if there are none
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def reason_against(column: str) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, even if JSON cannot express its value, or null."""
+    """Return the reason why a decoded field is invalid, or null. JSON may be unable to express the value."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))

@@ -25,7 +25,7 @@ its time.
 | rule | broken by |
 | --- | --- |
 | key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
-| bad_key | a key in any other form, or whose id is neither a non-empty string nor a whole number |
+| bad_key | a key in any other form, or one whose id is neither a non-empty string nor a whole number |
 | missing_id | a marked record without an id |
 | bad_sequence | a sequence that is not a 64-bit whole number |
 """
@@ -52,7 +52,7 @@ from lakehouse.streams.messages import json_path
 DELETION = "deletion"
 """The rule of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Columns added before validation for Avro keys: the id as text, and the reason to refuse the key, if any."""
+"""Columns added before validation for Avro keys: the id as text, and a reason (or null) to refuse it."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}

@@ -1,9 +1,9 @@
 """Event times: accepted notations, parsing, and the reasons for refusing a time.
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
-such a time, adding a window or a lateness never overflows, and neither older calendars nor local mean time
-apply. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the
-message names the likely unit.
+such a time, and adding a window or a lateness to it never overflows. Neither older calendars nor local mean
+time apply to it. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and
+the message names the likely unit.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit, if any, in which a number would be a time between 2000 and 2100."""
+    """Name the unit in which a number would be a time between 2000 and 2100, if there is one."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():

@@ -86,8 +86,8 @@ def exact_column(column: str) -> str:
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    The parser cannot be used for fields within objects, because it accepts duplicate names there, which a
-    variant refuses.
+    The parser cannot be used for fields within objects, because it accepts duplicate names there. A variant
+    refuses them.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
@@ -110,7 +110,7 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return a pattern for a literal under a name in a JSON text; the first group is the literal.
+    """Return a pattern for a literal under a name in a JSON text. The first group is the literal.
 
     The pattern is anchored, because otherwise a failing search would restart at every character.
     """

@@ -63,7 +63,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return the columns in `header_types` for raw records, null where a header is missing or unreadable."""
+    """Return the columns in `header_types` for raw records. A missing or unreadable header is null."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -138,7 +138,7 @@ def is_sound_alone(reasons: Column) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason for refusing a judged record whose id's row or letters retention has removed."""
+    """Return the reason for refusing a judged record because retention removed its id's row or letters."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)

@@ -32,7 +32,7 @@ time either, or is -1 (Kafka's value for none), the record breaks bad_timestamp.
 If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is also not_json: nesting
 deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract fields,
 numbers over 1,000 digits, half surrogate pairs and objects with duplicate keys are also not_json. An object
-on a contract field's path counts, as a whole, as a contract field.
+on a contract field's path counts as a contract field, with everything in it.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def filter_clean(judged: DataFrame) -> DataFrame:
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with reasons: coordinates, raw record, times, reasons and, if the source has any, ids."""
+    """Keep the rows with reasons: coordinates, raw record, times, reasons, and ids if the source has any."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
     times = ("ingested_at", "event_time", OWN_TIME, "admitted")
@@ -222,10 +222,10 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     formats with types, the decoder has already added `_typed` and `_proven`.
 
     One cheap parse proves most records. If a text's first closing brace is its last byte, the parser cannot
-    have left a tail unread; the same holds if the last field is a payload that accounts for the whole text
+    have left a tail unread. The same holds if the last field is a payload that accounts for the whole text
     (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string,
-    unless it looks like another JSON value. All other records are parsed again, thoroughly, by `_parsed` and
-    `_fields`. Only this second parse finds reasons.
+    unless the string looks like any other JSON value. All other records are parsed again, thoroughly, by
+    `_parsed` and `_fields`. Only this second parse finds reasons.
     """
     contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
     if source.is_typed:
@@ -268,7 +268,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Yield `_utf8`, `_json` (whether it is one JSON value) and `_record` (variants, or null if no object).
+    """Yield `_utf8`, `_json` (is the text one JSON value?) and `_record` (variants; null if not an object).
 
     Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
     read. The text is therefore parsed inside an object that ends with the record's own offset, which the
@@ -368,7 +368,7 @@ def _future_reason(tolerance_s: int) -> Column:
 
 
 def late_reason(watermark: Column) -> Column:
-    """Return the reason for refusing a row whose event_time is before the watermark, or null if on time.
+    """Return the reason for refusing a row if its event_time is before the watermark, or null otherwise.
 
     With a null watermark, no row is late.
     """
@@ -382,5 +382,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a silver table whose greatest own time is `front`, or None without a front."""
+    """Return the watermark of a silver table whose own latest time is `front`, or None without a front."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

@@ -1,11 +1,11 @@
 """A stream's loop, which runs the layers in order. Each layer reads its unread rows up to the newest version.
 
 A round runs each step once. The rows in a step's commit are passed on in memory. If these rows are exactly
-the next step's input, that step does not read them back from the table; otherwise, it reads the tables.
-Therefore all layers in one application, a single layer, a catch-up and a retry all run the same code. A
-failed step is discarded and recreated after a pause, while the steps before and after it continue. If a
-micro-batch fills the heap, the step retries with a quarter of its rows, and then increases the size again. If
-individual records make a step fail, the error names them.
+the next step's input, that step does not read them back from the table; otherwise, it reads the tables. The
+same code therefore runs all layers in one application, a single layer, a catch-up and a retry. A failed step
+is discarded and recreated after a pause, while the steps before and after it continue. If a micro-batch fills
+the heap, the step retries with a quarter of its rows, and then increases the size again. If individual
+records make a step fail, the error names them.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class StreamLoop:
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return the time up to which work is due; in a catch-up, it is fixed, so that the work ends."""
+        """Return the time up to which work is due. In a catch-up, it is fixed, so that the work ends."""
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until

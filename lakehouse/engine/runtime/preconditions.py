@@ -84,7 +84,7 @@ def _warn_of_unlimited_topics(
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Return whether the topics contain so few records, ingested or not, that catching up is quick."""
+    """Return whether catching up is quick because the topics contain few records, ingested or not."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

@@ -6,11 +6,11 @@ Each run announces itself in the lake, with an empty file that it renews twice a
 
     standby    waits while another run is active, or has been on standby for longer
     active     works until the user stops it or it finds another active run. Of two active runs, one that did
-               not renew its term in time stops; if both did, the one that started later stops
+               not renew its term in time stops; if both renewed it, the one that started later stops
 
-Standby only saves work; correctness does not depend on it. Two runs may both be active for a moment, because
-a process was suspended or a file system shows new files late. In this case, as with any two concurrent runs,
-only one of their commits for a micro-batch succeeds, and Kafka fences the older producer.
+Standby only saves work; correctness does not depend on it. Two runs may be active at the same time for a
+moment, if a process was suspended or a file system shows new files late. In this case, as with any two
+concurrent runs, only one of their commits for a micro-batch succeeds, and Kafka fences the older producer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
 
 
 class _Run:
-    """A run whose thread renews its term, and ends its turn after a takeover by a run with the same scope."""
+    """A run. Its thread renews its term, and ends its turn once another run of the same scope takes over."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")
@@ -96,7 +96,7 @@ class _Run:
             self._terms.forget(kind + self._name)
 
     def await_turn(self, stop: Stop) -> Stop | None:
-        """Wait for this run's turn and announce it; return its stop request, or None if the user stops."""
+        """Wait for this run's turn and announce it. Return its stop request, or None if the user stops."""
         self._become(None)
         told = ""
         while not stop.requested:

@@ -1,4 +1,4 @@
-"""The log file for failures' tracebacks, HOME/logs/lakehouse.log; the terminal shows one line per failure."""
+"""The log file for failures' tracebacks, HOME/logs/lakehouse.log. The terminal shows one line per failure."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Troubles:
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 
     def raise_any(self) -> None:
-        """Raise the oldest current failure, naming the other failed parts; do nothing if there is none."""
+        """Raise the oldest current failure, if there is one. The message also names other failed parts."""
         with self._lock:
             found = list(self._found.items())
         if not found:

@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """A statistic's value for a service in a past minute, which began at `start` (UTC)."""
+    """A statistic's value for a service in a past minute. The minute began at `start` (UTC)."""
 
     service: str
     start: datetime

@@ -121,7 +121,7 @@ class Watcher:
 
 
 def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
-    """Return whether alerts are evaluated, sent and delivered, and any problems."""
+    """Return whether alerts are evaluated, sent and delivered, with the problems if they are not."""
     reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
     return Readiness(not reasons, reasons)
 

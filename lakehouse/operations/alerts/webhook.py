@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Skip foreign records, warning once per run of consecutive ones."""
+        """Deliver a record's notification. Skip foreign records; warn once per uninterrupted run of them."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

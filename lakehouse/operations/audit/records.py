@@ -79,7 +79,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
 def _other_ids(lake: Lake, source: Source) -> list[str]:
     """Return a note if silver was written with different id settings, or an empty list otherwise."""
     made = spec(source)
-    told = f"{made.qualified_name} was made with other ids: run `lakehouse rebuild silver`"
+    told = f"{made.qualified_name} was made with different id settings: run `lakehouse rebuild silver`"
     return [told] if lake.is_made_otherwise(made) else []
 
 

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """The outcome of registering one table. `about` says what has changed, or why it was refused."""
+    """The outcome of registering one table. `about` says what has changed, or why the table was refused."""
 
     table: str
     outcome: Outcome

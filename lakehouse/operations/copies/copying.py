@@ -118,8 +118,8 @@ class Copying:
         if id_ != noted.id:
             there = "is gone" if id_ is None else f"has id {id_}"
             raise TableError(
-                f"{self.to.root} is a copy of another lake, or {table} was recreated since: there it has id "
-                f"{noted.id}, and at {path} it {there}. Choose another location"
+                f"{self.to.root} is a copy of a different lake, or {table} was recreated since: the copy has "
+                f"id {noted.id}, and the table at {path} {there}. Choose another location"
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:

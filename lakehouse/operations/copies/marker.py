@@ -84,7 +84,7 @@ def refuse_copy(lake: Lake) -> None:
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return a copy's marker like `read`. Also raises TableError if the copy is unfinished."""
+    """Return a copy's marker, as `read` does. Also raises TableError if the copy is unfinished."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(

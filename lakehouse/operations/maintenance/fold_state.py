@@ -1,7 +1,7 @@
 """Clear the fold state (sketches, moments) of gold rows that no later record can change.
 
 Silver refuses records before its watermark. A gold row is therefore final if it ends before the watermark of
-the last silver version that gold has merged completely. Clearing can run alongside the layers, whose
+the last silver version that gold has merged completely. Clearing can run alongside the layers. Their
 micro-batches wait for it (`lakehouse.storage.tables.leases`).
 """
 
@@ -57,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the earliest event time (UTC; None: unknown) that a record not yet merged can have."""
+    """Return the earliest event time (UTC; None: unknown) that an unmerged record can have."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []

@@ -236,7 +236,7 @@ class Keeper:
         return leases.held(self._lake.spark, self._lake.path("gold", task.made_by), f"gold.{task.made_by}")
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
-        """Return the time for which VACUUM must keep the files of a table's old versions."""
+        """Return how long VACUUM must keep the files of a table's old versions."""
         needed = [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)

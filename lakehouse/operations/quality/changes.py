@@ -71,7 +71,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
     """Tell from the changes whether tables still meet their expectations; false if this is unknown.
 
     `held` contains the tables' marks from the last time they met their expectations and `can_go_on` was true.
-    `kept` contains the gold tables, keyed by name, whose change feeds are read.
+    `kept` contains the gold tables whose change feeds are read, keyed by name.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(

@@ -2,7 +2,7 @@
 
 Only expectations with severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
 Whole tables are checked until their expectations hold. Later checks read the changes
-(`lakehouse.operations.quality.changes`), and whole tables only if the changes are not enough to decide.
+(`lakehouse.operations.quality.changes`). They read whole tables only if the changes are not enough to decide.
 """
 
 from __future__ import annotations

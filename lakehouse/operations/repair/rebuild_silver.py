@@ -281,7 +281,7 @@ class _SourceRebuild:
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Return whether a letter is `resent` only because of earlier id settings, not a user's decision."""
+        """Return whether earlier id settings, and not a user's decision, made a letter `resent`."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
@@ -434,7 +434,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values, if any."""
+    """Return the first column in which a silver row differs from bronze, and both values, or null."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))

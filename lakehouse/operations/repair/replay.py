@@ -56,7 +56,7 @@ _KEYS = list(COORDINATES)
 
 
 class _Counted:
-    """Numbers of letters, in total or by rule, that can be summed over sources."""
+    """Letter counts, in total or by rule. Counts for several sources can be added."""
 
     def __add__(self, other: Self) -> Self:
         """Return the sum of the two counts."""
@@ -66,7 +66,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Replayed(_Counted):
-    """The result of a replay, as numbers of letters. Letters that did not reach silver remain open.
+    """The result of a replay, as letter counts. Letters that did not reach silver remain open.
 
     passed         the record is now in silver
     there_already  the record was already in silver
@@ -88,7 +88,7 @@ class Replayed(_Counted):
 
 @dataclass(frozen=True)
 class Tried(_Counted):
-    """The expected result of a replay, as numbers of letters.
+    """The expected result of a replay, as letter counts.
 
     asked          letters to replay: the sum of would_pass, there_already, would_fail and gone
     there_already  the record is in silver, so the letter would only be closed
@@ -331,7 +331,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission for valid records, which follows all that silver has processed or admitted."""
+        """Return the admission for valid records. It follows all that silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -396,7 +396,7 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that match `where` and are not yet replayed, which counts as an attempt."""
+        """Update the letters that match `where` and are not yet replayed. This counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))

@@ -28,7 +28,7 @@ from lakehouse.storage.tables.specs import EPOCH
 def open_transactions(
     admin: Admin, stable: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return the oldest open transaction in each partition with a last stable offset before its end.
+    """Return each partition's oldest open transaction, if the last stable offset is before the end.
 
     Raises KafkaError if the broker cannot describe producers, which requires Kafka 2.8.
     """

@@ -120,7 +120,7 @@ class Log:
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
-        """Read the commits since the last refresh, and tell whether the table exists.
+        """Read the commits since the last refresh, and return whether the table exists.
 
         Raises TableError if the log names a file outside the table's directory.
         """
@@ -143,7 +143,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of commits from version `first` on, or None for a commit gone from the log."""
+        """Yield the effects of commits from version `first` on. A commit gone from the log yields None."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)

@@ -126,7 +126,7 @@ class Observer:
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read all tables' new commits. Return the reason why shared tables cannot be read, if any."""
+        """Read all tables' new commits. Return why shared tables cannot be read, or None if they can."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),

@@ -27,7 +27,7 @@ def position(log: Log, query: str, source: Log) -> Position | None:
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return the time (UTC) of the query's last micro-batch in its target table, or None before the first."""
+    """Return the time (UTC) of the query's last micro-batch in its target table, or None without one."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)
@@ -36,9 +36,9 @@ def written_at(log: Log, query: str) -> datetime | None:
 class ExportProgress:
     """An export's progress, read from its note in the lake at the last `refresh`.
 
-    `position` is None before the first micro-batch, or if the note belongs to another table. `behind` names
-    the stores that lack rows up to the position because they were unavailable or full. `at` is the time of
-    the note (UTC).
+    `position` is None before the first micro-batch, or if the note belongs to a different table. `behind`
+    names the stores that lack rows up to the position because they were unavailable or full. `at` is the time
+    of the note (UTC).
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:

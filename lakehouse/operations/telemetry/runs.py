@@ -197,7 +197,9 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
                 is_told = False
             except Exception as error:  # noqa: BLE001 - the thread must survive every failure
                 if not is_told:
-                    on_notice(f"other processes cannot see this one, as {file} cannot be written: {error}")
+                    on_notice(
+                        f"other processes cannot see this one, because {file} cannot be written: {error}"
+                    )
                 is_told = True
             ended.wait(EVERY_S)
 

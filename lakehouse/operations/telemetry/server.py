@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Record whether a response is being computed. Closing the connection would then free no thread."""
+        """Record whether a response is being computed. If so, closing the connection would free no thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing

@@ -108,11 +108,11 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
             too_large = different.join(_states(unsent.rows), _STATE, "left_semi").count()
             different = different.join(_states(unsent.rows), _STATE, "left_anti")
             if too_large:
-                notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
+                notes.append(f"{too_large:,} rows are too large for the topic; see ops.unsent_rows")
             if unsent.has_removed:
                 rows = different.where(F.col("what") == _NOT_IN_GOLD).count()
                 different = different.where(F.col("what") != _NOT_IN_GOLD)
-                notes.append(f"{rows:,} rows are not in gold; {GONE} before it was sent, see ops.unsent_rows")
+                notes.append(f"{rows:,} rows are not in gold; {GONE} before it was sent; see ops.unsent_rows")
         doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
         count, examples = differing(wrong, _EXAMPLES)
@@ -125,7 +125,7 @@ def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: K
     """Return the reason why the sent position is unknown, or None if it is known or nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
-        return None if is_ours else f"the sent rows come from another table, with id {progress.table}"
+        return None if is_ours else f"the sent rows come from a different table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, audited.place).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
@@ -265,7 +265,7 @@ def _states(noted: DataFrame) -> DataFrame:
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Return the messages that were sent more often than they occur in gold's change feed, and notes.
+    """Find messages that were sent more often than they occur in gold's change feed. Also return notes.
 
     If part of gold's history is gone, a note reports such messages instead.
     """

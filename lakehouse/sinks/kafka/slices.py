@@ -40,7 +40,7 @@ class _Progress:
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the next slice's maximum size, which keeps finished rows and new rows in separate slices."""
+        """Return the next slice's maximum size. It keeps finished rows and new rows in separate slices."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 

@@ -68,9 +68,9 @@ def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Co
     different = connection.execute(table.compare()).fetchall()
     notes = [f"version {version} of gold"]
     if too_long:
-        notes.append(f"{too_long:,} rows have keys too long for an index, see ops.unsent_rows")
+        notes.append(f"{too_long:,} rows have keys too long for an index; see ops.unsent_rows")
     if refused:
-        notes.append(f"{refused:,} rows have values that PostgreSQL cannot hold, see ops.unsent_rows")
+        notes.append(f"{refused:,} rows have values that PostgreSQL cannot hold; see ops.unsent_rows")
     examples = [_example(*row[:3]) for row in different]
     return Findings(answer[0] if answer else 0, different[0][3] if different else 0, examples, notes)
 

@@ -52,7 +52,7 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for it."""
+"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for this."""
 
 
 class Receiver:
@@ -223,7 +223,7 @@ class ToPostgres:
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows changed since PostgreSQL's position, or all rows if this is unknown or too old."""
+        """Send the rows changed since PostgreSQL's position, or all rows if it is unknown or too old."""
         if reached is None:
             return 0
         position = self._position()

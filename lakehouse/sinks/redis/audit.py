@@ -2,9 +2,9 @@
 
 Rows are compared at the version that the export has reached. A row is in flight if it is newer in Redis, or
 if gold has deleted it since. A row deleted before the export began may be missing from Redis. Redis may
-contain a row that gold lacks only if the row is older than the time to live, or belongs to an earlier table
-with the same name; such rows expire. If a row belongs to a newer table with the same name, such as another
-lake's, it blocks this lake's row and is reported.
+contain a row that is not in gold, but only if the row is older than the time to live, or belongs to an
+earlier table with the same name. Such rows expire. A row of a newer table with the same name, such as a
+different lake's table, blocks this lake's row and is reported.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return the rows in Redis that gold contains but does not export in their current state, by member.
+        """Return, by member, the rows in Redis that gold contains but does not export in their current state.
 
         A closed call that receives another event remains unchanged in Redis until it closes again.
         """

@@ -42,7 +42,7 @@ _MEANINGS = {
     "no permissions": ("denies a right", _ACCESS),
     "can't access": ("denies a right", _ACCESS),
     WRONG_TYPE: (
-        "has a key of another type under a name that the export uses, so rows wait",
+        "has a key of a different type under a name that the export uses, so rows wait",
         "another application has written it: delete the key (DEL), or use another database for one of them",
     ),
     "used memory > 'maxmemory'": (
@@ -159,7 +159,7 @@ def impatient(timeout_s: float) -> dict[str, Any]:
 
 
 def require_redis(url: str) -> None:
-    """Raise ServiceError, without the password, unless the URL points to a writable Redis instance."""
+    """Raise ServiceError unless the URL points to a writable Redis. The message omits the password."""
     where = parse_redis_url(url)
     for name, path in where.files.items():
         if not Path(path).exists():

@@ -50,7 +50,7 @@ class Put:
 
 
 class RedisSink:
-    """A writer for a table's rows in Redis, which have a time to live. Only a newer version replaces a row.
+    """A writer of a table's rows to Redis. Rows have a time to live. Only a newer version replaces a row.
 
     A row's version is the version of the Delta commit that wrote it. Versions are compared within the table's
     `generation` (ms since the epoch), because a recreated table counts its commits from zero. A newer
@@ -188,7 +188,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the call's first key whose type the script does not expect, or None if there is none."""
+        """Return the call's first key of a type that the script does not expect, or None if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:

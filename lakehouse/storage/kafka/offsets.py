@@ -30,7 +30,8 @@ def ends_of(
     """Return the partitions' first existing offsets, and the offsets after their last records.
 
     A new partition briefly has no leader, and the client then raises KeyError. This function raises
-    LeaderNotAvailableError if the leader is still missing later, and other KafkaErrors for other failures.
+    LeaderNotAvailableError if there is still no leader after `patience_s` seconds, and other KafkaErrors for
+    other failures.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -76,7 +77,7 @@ def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]
 
 
 class OffsetLooker:
-    """A reader of a topic's offsets, which keeps one connection open. Not thread-safe."""
+    """A reader of a topic's offsets. It keeps one connection open, and is not thread-safe."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -117,7 +118,7 @@ class OffsetLooker:
         }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
-        """Return the mean uncompressed size (key plus value) of a few records from an offset on, in bytes.
+        """Return the mean uncompressed size in bytes (key plus value) of a few records from an offset on.
 
         Returns None if no record arrives immediately, or if Kafka's client cannot read the records.
         """

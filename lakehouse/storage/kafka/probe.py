@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker accepts this application, with the settings to check, or None if one does."""
+    """Return why no broker accepts this application, and the settings to check. Return None if one does."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
@@ -62,7 +62,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
 
 
 class _Disconnections(logging.Handler):
-    """A log handler that records why a connection ended, because librdkafka may only log the reason."""
+    """A log handler that records why a connection ended. librdkafka may report that only in its log."""
 
     def __init__(self, told: dict[int, str]) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Return whether a connection may have been rejected, which kafka-python usually reports as a timeout."""
+    """Return whether a connection may have been rejected. kafka-python usually reports a timeout then."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)

@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on one resource, or on all with a prefix (`is_prefix`), and its purpose (`why`)."""
+    """An operation on a resource, or on all resources with a prefix (`is_prefix`), and its reason (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -109,8 +109,8 @@ def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
     """Ask a reachable broker about these permissions. Raises ServiceError if it stops answering.
 
     A broker reports neither the permissions on a missing topic nor whether the topic may be created. To test
-    the permission for transactional ids, this initializes transactions with `lakehouse-doctor`, an id that
-    no export uses.
+    the permission for transactional ids, this function initializes transactions with `lakehouse-doctor`, an
+    id that no export uses.
     """
     try:
         return _looked_up(access, rights)

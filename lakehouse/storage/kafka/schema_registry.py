@@ -184,7 +184,7 @@ def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> b
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return the schema with these fields from a registry's answer or a file, or None if they are invalid."""
+    """Return the schema with these fields, from a registry's answer or a file, or None for invalid fields."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None

@@ -175,7 +175,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
 
 class IdLooker:
-    """A reader of a topic's id, which keeps one connection open. Not thread-safe."""
+    """A reader of a topic's id. It keeps one connection open, and is not thread-safe."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access

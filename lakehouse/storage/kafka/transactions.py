@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send. If `partition` is None, the key determines it; without a key, any will be used."""
+    """A record to send. If `partition` is None, the key determines it; without a key, any is used."""
 
     topic: str
     key: bytes | None
@@ -142,7 +142,7 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic; later calls do not report this error."""
+        """Return the error that ended a transaction, and its topic. Later calls do not report this error."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:

@@ -1,4 +1,4 @@
-"""Create frames from Python rows, and collect rows from frames, despite Python's shorter calendar."""
+"""Create frames from Python rows, and collect rows from frames, even though Python supports fewer dates."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _is_local_by_default(context: SparkContext) -> bool:
 
 
 def _write_here(path: Path, text: str) -> None:
-    """Write a file without Hadoop, which would start five processes (readlink, chmod) per rename."""
+    """Write a file without Hadoop. Hadoop would start five processes (readlink, chmod) per rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Remove the Hadoop checksum of a former file with this name, or the new file would be checked against it.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -199,8 +199,8 @@ def delete(spark: SparkSession, path: str) -> None:
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
     """Return the size in bytes of every file below a directory, keyed by relative path.
 
-    The result is empty if the directory does not exist. Files whose names begin with a dot, which are
-    Hadoop's checksums and drafts, are omitted.
+    The result is empty if the directory does not exist. Files whose names begin with a dot (Hadoop's
+    checksums and drafts) are omitted.
     """
     stored = _stored(spark, directory, lambda _name: False)
     if stored is not None:
@@ -222,7 +222,7 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
     """Copy a file byte by byte, replacing an existing file, and return whether the source exists.
 
     On this machine's disks and in an object store, the copy is atomic and survives a power failure. Where
-    possible, it gets the original's modification time.
+    possible, the copy gets the original's modification time.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)
     try:

@@ -6,7 +6,7 @@ SHA-256 in jars.sha256.
     python -m lakehouse.storage.spark.installing [spark] [kafka] [s3]
 
 installs the jars for Spark, the local broker, a lake on S3, or several of these. The default is `spark
-kafka`. One jar for drivers in local mode, and one jar for S3, are compiled from Scala with the compiler that
+kafka`. Two jars, one for drivers in local mode and one for S3, are compiled from Scala with the compiler that
 is included in pyspark's jars.
 """
 

@@ -70,7 +70,7 @@ def has_jvm(spark: SparkSession) -> bool:
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
-    """Return the members that the JVM lacks, as `class.signature`, or as the class if it is missing."""
+    """Return the members that the JVM lacks, as `class.signature`; for a missing class, as `class`."""
     found = []
     for owner, of_owner in groupby(listed, lambda member: member.owner):
         known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
@@ -153,7 +153,7 @@ def some(spark: SparkSession, value: Any) -> Any:
 
 
 def some_long(spark: SparkSession, value: int) -> Any:
-    """Return a Scala Option with a long, even for a small number, which py4j would pass as an Integer."""
+    """Return a Scala Option with a long. Otherwise, py4j would pass a small number as an Integer."""
     boxed = static(spark, "java.util.stream.LongStream").of(value).boxed().findFirst()
     return static(spark, "scala.jdk.javaapi.OptionConverters").toScala(boxed)
 
@@ -226,7 +226,7 @@ def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as a relation in the driver's JVM, bypassing Python, or None if there are no rows."""
+    """Return the rows as a relation in the driver's JVM, or None if there are no rows. Bypasses Python."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():

@@ -80,7 +80,7 @@ def cache() -> Path:
 
 
 class _Telling:
-    """A reporter of the megabytes left after each quarter of the download, which excludes cached jars."""
+    """A reporter of the megabytes left after each quarter of the download. Cached jars do not count."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}

@@ -136,7 +136,7 @@ RECORDS = (
 """The schema of Kafka records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is then null."""
 
 APART = 1_000
-"""The maximum number of records read by Kafka's client, starting with one that Spark's source cannot read."""
+"""The maximum number of records that Kafka's client reads, from one that Spark's source cannot read."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -259,7 +259,7 @@ def invalid(error: BaseException) -> Place | None:
 
 
 def _group(client: Mapping[str, str]) -> str:
-    """Return a group name for reads with these client properties, which include secrets.
+    """Return a group name for reads with these client properties. The properties include secrets.
 
     If a consumer that is cached under the same name has different properties, Spark fails and prints both
     sets of properties. The name is an HMAC with a random key of this process, so it reveals no secret.

@@ -35,7 +35,7 @@ def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
 
 
 def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the ranges of consecutive offsets in the rows, which contain one row per record."""
+    """Return the ranges of consecutive offsets in the rows, given one row per record."""
     in_order = Window.partitionBy("topic", "partition").orderBy("offset")
     run = F.col("offset") - F.row_number().over(in_order)
     return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))

@@ -51,7 +51,8 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 def for_laptop_submit() -> dict[str, str]:
     """Return the properties of `for_laptop` for spark-submit, with the archive and any installed S3 jars.
 
-    If a driver is started in another way and needs the S3 jars, they are on its class path.
+    A driver that is started in any other way must already have the S3 jars, if it needs them, on its class
+    path.
     """
     return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
 

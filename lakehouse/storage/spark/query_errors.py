@@ -65,7 +65,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def _no_room(error: BaseException) -> str | None:
-    """Return the system's message about a full disk, or None if the error has another cause."""
+    """Return the system's message about a full disk, or None if the error has a different cause."""
     if isinstance(error, LakehouseError):
         return None
     text = str(error)
@@ -73,7 +73,7 @@ def _no_room(error: BaseException) -> str | None:
 
 
 def are_files_gone(error: BaseException) -> bool:
-    """Return whether the error was caused by missing files of earlier versions, which VACUUM removed."""
+    """Return whether the error was caused by missing files of earlier versions. VACUUM removes such files."""
     return any(sign in str(error) for sign in _FILES_GONE)
 
 

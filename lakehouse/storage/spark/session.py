@@ -146,7 +146,7 @@ def _require_names(spark: SparkSession, settings: Settings) -> None:
         spark.stop()
         raise ServiceError(
             f"Spark's JVM encodes file names in {encoding}, so it would not find {settings.lake}: set "
-            "LC_ALL=C.UTF-8 in the environment, or choose a path of ASCII letters"
+            "LC_ALL=C.UTF-8 in the environment, or choose a path that contains only ASCII characters"
         )
 
 

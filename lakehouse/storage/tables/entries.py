@@ -109,7 +109,7 @@ class LogEntry:
 
     @property
     def why(self) -> Why | None:
-        """The reason for removed or changed rows, or None if no reason is recorded, as by other writers."""
+        """The reason for removed or changed rows, or None if unrecorded. Other writers record no reason."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
@@ -151,7 +151,7 @@ def is_file(action: object) -> bool:
 
 
 def committed_ms_of(info: Action) -> int | None:
-    """Return when a commit was made, in ms since the epoch, from its `commitInfo`, or None if unknown."""
+    """Return a commit's time, in ms since the epoch, from its `commitInfo`, or None if it is unknown."""
     at = info.get("inCommitTimestamp") or info.get("timestamp")
     return None if at is None else int(at)
 

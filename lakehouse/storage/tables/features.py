@@ -51,7 +51,7 @@ The following features are not supported:
 """
 
 RETENTION = "delta.setTransactionRetentionDuration"
-"""The property that lets Delta drop transactions, which contain the streams' positions."""
+"""The property that lets Delta drop transactions. Transactions contain the streams' positions."""
 
 # An older table's protocol does not name its features. These are the features that each writer version added.
 _OF_WRITERS = {
@@ -101,7 +101,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features that made Delta refuse to open a table, or None if it had another reason."""
+    """Return the features that made Delta refuse to open a table, or None if it had a different reason."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)
@@ -112,8 +112,8 @@ def _refusal(name: str, path: str, features: str) -> TableError:
     first = features.split(", ", maxsplit=1)[0]
     return TableError(
         f"{name} at {path} has Delta's table feature {features}, which lakehouse does not support. Remove it "
-        f"(ALTER TABLE delta.`{path}` DROP FEATURE {first}, if Delta can); or give the table another name, "
-        "or set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
+        f"(ALTER TABLE delta.`{path}` DROP FEATURE {first}, if Delta can); or give the table a different "
+        "name, or set lake (LAKEHOUSE_LAKE) to a new location, and reload the data"
     )
 
 

@@ -55,7 +55,7 @@ class Damage:
 
 
 def keep(path: Path, version: int) -> None:
-    """Sync a commit of the table at the path to the disk, with all commits since the last call."""
+    """Sync a table's commits to the disk: this version, and all commits since the last call."""
     first = min(_kept.get(path, version), version - 1) + 1
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
@@ -71,10 +71,10 @@ def keep_checkpoints(path: Path) -> None:
 
 
 def look(path: Path, name: str) -> None:
-    """Check the table at the path, if it exists, for damage from a power failure, once per process.
+    """Check the table at the path for damage from a power failure, once per process.
 
-    The newest commits are given up if they are damaged. Raises TableError, naming the file, if rows are lost
-    that no process will write again.
+    Does nothing if there is no table. The newest commits are given up if they are damaged. Raises TableError
+    if lost rows will not be written again. The message names the file.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return

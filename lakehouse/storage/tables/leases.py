@@ -83,8 +83,8 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
     """Hold an exclusive or shared lease on a part of the table's rows during the block.
 
-    `what` names the purpose. Raises TableError, naming the holder, if another process holds a lease on the
-    part, unless both leases are shared.
+    `what` names the purpose. Raises TableError if another process holds a lease on the part, unless both
+    leases are shared. The message names the holder.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"

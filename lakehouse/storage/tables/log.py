@@ -68,7 +68,7 @@ def looking_once() -> Iterator[None]:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Return Delta's snapshot of the table, current or at a version; it has version -1 without a table."""
+    """Return Delta's snapshot of the table, current or at a version. Without a table, its version is -1."""
     log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
@@ -185,7 +185,7 @@ def id_of(snapshot: Snapshot) -> str:
 
 
 def generation_ms(spark: SparkSession, path: str) -> int:
-    """Return the table's generation: when it was created or, for a copy, adopted, in ms since the epoch.
+    """Return the table's generation: its creation time or, for a copy, its adoption time, in epoch ms.
 
     A table with a later generation has newer rows.
     """
@@ -302,7 +302,7 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
-    """Return the log entry of a version's commit, rewritten by Delta if it cannot be parsed here.
+    """Return the log entry of a version's commit. Delta rewrites an entry that cannot be parsed here.
 
     Raises ValueError if Delta cannot parse the commit either, and TableError if the commit names a file
     outside the table.
@@ -340,8 +340,8 @@ def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
     """Return the result of `transactions` as of a snapshot.
 
-    The transactions come from the checksum of the snapshot's version. If the checksum omits them because
-    there are many, or is missing, as after commits by other libraries, Delta replays the log in Spark jobs.
+    The transactions come from the checksum of the snapshot's version. The checksum may omit them because
+    there are many, or be missing after commits by other libraries. Delta then replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)
     return delta.all_transactions(spark, snapshot) if noted is None else noted

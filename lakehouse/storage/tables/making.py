@@ -47,7 +47,7 @@ ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
-    """Raise TableError if, according to a table's properties, its rows were made with different settings."""
+    """Raise TableError if a table's properties show that its rows were made with different settings."""
     for name, value in spec.pinned_settings.items():
         was = found.get(FIXED_PREFIX + name)
         if was != value:
@@ -60,7 +60,7 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
             )
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {was or 'none'}, but the settings say "
-                f"{value or 'none'}; its rows depend on it. {way_out}"
+                f"{value or 'none'}; existing rows depend on this setting. {way_out}"
             )
 
 
@@ -100,8 +100,9 @@ _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
 _MOST_COMMITS = 1_000  # the commits searched for the last one with the declared columns
 
-# Other engines read the tables, so no feature is used that only Spark understands. By default, Delta writes a
-# checkpoint every ten commits, which takes seconds: too long for a table that is written every second.
+# Other engines read the tables, so features that only Spark understands are not used. By default, Delta
+# writes a checkpoint every ten commits, which takes seconds: too long for a table that is written every
+# second.
 _COMMON_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -229,8 +230,8 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec, *, i
         if found != value:
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {found}, but the stream now declares {value}; "
-                f"its rows depend on it. Declare {found} again, give the table with {value} another name, or "
-                "set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
+                f"existing rows depend on this setting. Declare {found} again, rename the table that uses "
+                f"{value}, or set lake (LAKEHOUSE_LAKE) to a new location and reload the data"
             )
 
 
@@ -261,8 +262,8 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
         return (
-            "Restore the old declaration, with a new column beside it if needed; or give the table another "
-            "name, or set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
+            "Restore the old declaration, with a new column beside it if needed; or give the table a "
+            "different name, or set lake (LAKEHOUSE_LAKE) to a new location, and reload the data"
         )
     again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
     return (

@@ -88,7 +88,7 @@ class Bounds:
 
 
 def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
-    """Select rows whose column is in one of the sorted spans; for too many spans, in their whole range."""
+    """Select rows whose column is in one of the sorted spans; if there are too many, in their whole range."""
     lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
     return Near(tuple((Between(column, first, last),) for first, last in lie))
 
@@ -130,7 +130,7 @@ def _reach_of_text(text: str) -> tuple[Value, Value]:
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
-    """Return the fewest sorted spans that cover the same values, merging overlapping spans."""
+    """Return the fewest sorted spans that cover the same values. Overlapping spans are merged."""
     found: list[tuple[T, T]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1]:

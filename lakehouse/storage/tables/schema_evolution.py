@@ -145,7 +145,7 @@ def bring_up_to_date(
         if columns := refused.of(found):
             raise TableError(
                 f"{name} has columns that differ from the stream's declaration: {', '.join(columns)}. "
-                f"Columns are not removed, renamed or given another type in place. {way_out()}"
+                f"Columns are not removed, renamed or given a different type in place. {way_out()}"
             )
         clauses = [*(one.clause() for one in found.added), *(one.clause() for one in found.widened)]
         if found.widened:

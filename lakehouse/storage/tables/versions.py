@@ -21,7 +21,7 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session's versions are not the tested versions, or None.
+    """Return a warning if the session's versions are not the tested versions, or None otherwise.
 
     Raises VersionError if they lack a member that this code needs.
     """

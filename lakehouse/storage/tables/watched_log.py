@@ -1,8 +1,8 @@
 """Follow a table's log without a JVM: find new commits, and notice if the table was recreated at its path.
 
 Versions have no gaps, so a known version is the newest as long as the next commit's file is missing. If the
-known version's own commit file has changed, the file belongs to another table. In an object store, each check
-is a request, so this second check is made only every ten seconds and with each new commit.
+known version's own commit file has changed, the file belongs to a different table. In an object store, each
+check is a request, so this second check is made only every ten seconds and with each new commit.
 
 deltalake reads data files and statistics, but it finds an application's transaction only by its full name,
 and never returns the transaction's time. This module therefore also reads checkpoints.
@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path, which its reader knows up to `version` (-1: not at all)."""
+    """The log of the table at a path. Its reader knows the log up to `version` (-1: not at all)."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class WatchedLog:
         return not self.files.is_far or time.monotonic() - self._looked_at >= self._identified_every_s
 
     def is_recreated(self) -> bool:
-        """Return whether the known version's commit now belongs to another table."""
+        """Return whether the known version's commit now belongs to a different table."""
         if self.version < 0:
             return False
         self._looked_at = time.monotonic()

@@ -258,13 +258,13 @@ SCHEMAS = [
     (json.dumps(of_id()) + " " * 1_000_000, "has 1,000,109 characters; at most 1,000,000 are read"),
     ("{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     (of_id(("x", "Later")), "refers to an undefined type, Later"),
-    (of_id(("x", {"type": "fixed", "name": "Z", "size": -1})), "has a fixed without a size, Z"),
+    (of_id(("x", {"type": "fixed", "name": "Z", "size": -1})), "has a fixed type without a size, Z"),
     (of_id(("x", 5)), "has an invalid type: 5"),
     (of_id(("x", "int"), ("x", "int")), "has a record, R, with duplicate or missing field names"),
     (of_id(("x", record(name="R"))), "has two types with the name R"),
     (
         of_id(("any", {"type": "fixed", "name": "Z", "size": 2**31 - 1})),
-        "has a fixed of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are read",
+        "has a fixed type of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are read",
     ),
     ('"string"', "is not a record schema"),
     # Spark's own reason: names of a contract's enum are Avro's to judge.

@@ -131,7 +131,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
         (
             "protobuf",
             'syntax = "proto3"; message M { string service_id = 1; bytes metricName = 2; float value = 3; }',
-            ["breaks: metricName must be a string, but has another type in the schema"],
+            ["breaks: metricName must be a string, but has a different type in the schema"],
             1,
         ),
         (

@@ -256,7 +256,7 @@ def test_a_source_that_was_made_again_is_refused_by_name(place: Place) -> None:
     shutil.rmtree(place.path("in"))
     place.make("in")
     with pytest.raises(
-        PositionError, match=r"^silver.numbers was made from another bronze.numbers \(id "
+        PositionError, match=r"^silver.numbers was built from a different bronze.numbers \(id "
     ) as no:
         place.reading().next({})
     assert f"delete {place.path('out')}" in str(no.value)

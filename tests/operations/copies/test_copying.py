@@ -258,7 +258,7 @@ def test_another_place_is_asked_for_where_something_else_lies(original: Place, t
     original.copied_to(tmp_path / "copy")
     copy, another = original.at(tmp_path / "copy"), original.at(tmp_path / "another")
     another.lake.ensure(SPECS[GOLD])
-    with pytest.raises(TableError, match=rf"is a copy of another lake, or {GOLD} was recreated since"):
+    with pytest.raises(TableError, match=rf"is a copy of a different lake, or {GOLD} was recreated since"):
         another.copied_to(tmp_path / "copy")
     tables.note(copy.spark, copy.path(SILVER), [Move("me", None, 1)])
     with pytest.raises(TableError, match=rf"^{SILVER} at .* was written to after it was copied"):

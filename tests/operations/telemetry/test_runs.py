@@ -181,4 +181,4 @@ def test_a_home_that_cannot_be_written_is_told_of_once_and_stops_nothing(tmp_pat
         (tmp_path / "running").unlink()
         await_(lambda: len(read_runs(tmp_path, datetime.now(UTC))) == 1)
     (line,) = said
-    assert line.startswith(f"other processes cannot see this one, as {tmp_path}/running/")
+    assert line.startswith(f"other processes cannot see this one, because {tmp_path}/running/")
