@@ -107,9 +107,9 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
 }
 """Commands and command groups, keyed by help panel and name, each with examples."""
 EPILOG = (
-    "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
-    "an expectation could not be evaluated; 3 for run, too many records were refused, and for services "
-    "status, a service is not running; 130 interrupted."
+    "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, or (expect) an "
+    "expectation could not be evaluated; 3 (run) too many records were refused, or (services status) a "
+    "service is not running; 130 interrupted."
     "\n\n"
     "Settings: keys of lakehouse.toml, such as home, lake, kafka.bootstrap_servers and redis.url. An "
     "environment variable such as LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS overrides its key. `lakehouse settings` "

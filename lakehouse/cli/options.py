@@ -74,8 +74,8 @@ StandbyOption = Annotated[
     bool,
     typer.Option(
         "--standby",
-        help="Start two runs with --standby and the same layers and streams: one processes data, and the "
-        "other warms up, waits, and takes over within seconds if the first one stops or dies.",
+        help="Start two runs with --standby and the same layers and streams. One processes data. The other "
+        "warms up and waits, and takes over within seconds if the first one stops or dies.",
     ),
 ]
 

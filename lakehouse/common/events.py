@@ -84,7 +84,7 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""A function that appends events. The flag is true if a failed earlier call may have written some already."""
+"""A function that appends events. The flag is true if an earlier, failed call may have written some."""
 
 
 class Place(TypedDict, total=False):
@@ -114,13 +114,13 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return REFUSAL for a failure that happened before any harm was done, and FAILURE for any other."""
+    """Return REFUSAL for a failure that happened before any harm was done, otherwise FAILURE."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
 
 class EventLog:
-    """A collector of events from all threads, which a background thread appends in batches.
+    """A collector of events from all threads. A background thread appends the events in batches.
 
     `warn` is called with a line when appending starts to fail, when it recovers, and when events are lost. A
     failed batch is retried every `pause_s` seconds, together with newer events. If more than `capacity`
@@ -236,7 +236,10 @@ class EventLog:
         if failed:
             self._warn("ops.events is being written again")
         if lost:
-            text = f"{lost:,} events were lost: the oldest, because more than {self._capacity:,} waited"
+            text = (
+                f"{lost:,} events were lost: more than {self._capacity:,} were waiting, so the oldest were "
+                "dropped"
+            )
             self._warn(text)
             self.note(Kind.EVENTS_LOST, text, details={"events": lost})
 
@@ -251,7 +254,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Send events noted within the block to the log, and close it at the end. Only one log may be active."""
+    """Send the block's events to the log, and close the log at the end. Only one log may be active."""
     global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:

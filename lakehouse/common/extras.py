@@ -1,4 +1,4 @@
-"""The distribution's version and its optional extras, which are imported on demand."""
+"""The distribution's version, and its optional extras. Extras are imported on demand."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _FORGETTING: list[Callable[[], None]] = []
 
 
 def on_forget(clear: Callable[[], None]) -> None:
-    """Register a function that clears a cache, which `forget` then calls. Modules register it on import."""
+    """Register a function that clears a cache, for `forget` to call. Modules do this on import."""
     _FORGETTING.append(clear)
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lakehouse.common.printable import cut, printable
 
 _LONGEST = 128
-"""The maximum number of characters compared, because a comparison's cost is quadratic."""
+"""At most this many characters are compared, because the cost of a comparison is quadratic."""
 _SIMILAR = 0.65
 """The minimum similarity, from 0 to 1: sales and slaes score 0.8, sales and calls 0.6."""
 _SHORTEST_PART = 3

@@ -84,8 +84,8 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Return whether a file has an ACL. Its group mode bits are then only an upper bound."""
-    if sys.platform != "linux":  # Python cannot read ACLs elsewhere
+    """Return whether a file has an ACL. If it has one, its group mode bits are only an upper bound."""
+    if sys.platform != "linux":  # on other systems, Python cannot read ACLs
         return False
     try:
         os.getxattr(where, _ACL)

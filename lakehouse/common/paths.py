@@ -15,7 +15,7 @@ _OTHER_S3 = ("s3://", "s3n://")
 # deltalake refuses such paths or looks elsewhere, because it decodes %41 to A and reads a backslash as a
 # slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# With characters other than these, deltalake writes the checkpoint hint under a key with additional escapes.
+# If a path contains any other character, deltalake adds escapes to the key of the checkpoint hint.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
@@ -60,7 +60,7 @@ def of_tables(path: Path) -> Path:
 
 
 def absolute(path: Path) -> Path:
-    """Return an absolute path. Raises ValueError for a ~ whose user has no home."""
+    """Return an absolute path. Raises ValueError if ~ stands for an unknown home."""
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop resolves .. in the same way
     except RuntimeError:
@@ -87,7 +87,7 @@ def is_on_s3(path: str) -> bool:
 
 
 def is_local(path: str) -> bool:
-    """Return whether a path is on a local file system, which means that it has no scheme other than file:."""
+    """Return whether a path is on a local file system: it has no scheme, or the scheme is file:."""
     beginning, colon, _ = path.partition(":")
     return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
 

@@ -3,7 +3,8 @@ r"""Make text from records, tables and other systems printable for terminals and
 Unprintable characters are those that `str.isprintable` rejects: control characters (C0, DEL, C1), and thus
 escape sequences; direction and zero-width marks; line and paragraph separators; spaces other than U+0020;
 lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash is
-not escaped, because the escapes are only for people. JSON output uses JSON's own escapes and is exact.
+not escaped, because people read the result, and no program parses it. JSON output uses JSON's own escapes and
+is exact.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def cut(text: str, most: int) -> str:
 
 
 def indented(text: str) -> list[str]:
-    """Return the lines of text, indenting all but the first so that no line looks like another record's."""
+    """Return the lines of text, indenting all but the first so that none looks like a separate record."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
     return [first, *(f"    {line}" for line in others)]
 

@@ -14,8 +14,8 @@ _SIZE = re.compile(r"(\d{1,15}) ?([KMG]?B)", re.ASCII)
 def parse_duration_s(text: str) -> int:
     """Return the number of seconds in a duration such as 90s, 15m, 1h30m, 7d or 2w.
 
-    Units go from large to small, each at most once. Raises ValueError, which states the expected form, for
-    anything else, including a number without a unit.
+    Units go from large to small, each at most once. Anything else raises ValueError, even a number without a
+    unit. The message states the expected form.
     """
     parts = [(int(number), unit) for number, unit in _PART.findall(text)] if _DURATION.fullmatch(text) else []
     units = [unit for _, unit in parts]
@@ -37,7 +37,7 @@ def show_duration(seconds: int) -> str:
 def parse_size_bytes(text: str) -> int:
     """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB. A KB has 1,024 bytes.
 
-    Raises ValueError, which states the expected form, for anything else, including a number without a unit.
+    Anything else raises ValueError, even a number without a unit. The message states the expected form.
     """
     found = _SIZE.fullmatch(text)
     if found is None:

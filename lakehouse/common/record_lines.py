@@ -8,7 +8,7 @@ fields.
 
 | field | meaning |
 | --- | --- |
-| value | any JSON, kept exactly as written; null: a tombstone |
+| value | any JSON value, kept exactly as written; null: a tombstone |
 | value_base64 | instead of value: bytes that need not be JSON |
 | key | text; absent or null: the record has no key |
 | key_base64 | instead of key: bytes |

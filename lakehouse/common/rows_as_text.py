@@ -49,7 +49,8 @@ def differing(
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
     """Return the total number of rows, and up to `most` + 1 examples from each frame.
 
-    An example is a pair: a dict of the row's other columns, and the text in the column named by `what`.
+    The argument `what` names a column. An example is a pair: a dict of the row's other columns, and the text
+    in this column.
     """
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:

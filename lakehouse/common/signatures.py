@@ -1,4 +1,4 @@
-"""Declare function parameters at run time, for typer and FastAPI, which read function signatures."""
+"""Declare function parameters at run time. typer and FastAPI read them from a function's signature."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
     """Replace a file's content atomically: a reader sees either the old or the new text.
 
     With `lasting`, the file is synced to disk; otherwise it may be empty after a power failure. `mode` sets
-    the file's permissions. If the write fails, the file is unchanged, and the error names it. A killed
-    process leaves a temporary file behind (`drafts_of`).
+    the file's permissions. If the write fails, the file is unchanged, and the error names it. If the process
+    is killed, a temporary file may remain (see `drafts_of`).
     """
     draft = _draft_of(path)
     try:

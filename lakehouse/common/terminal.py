@@ -90,7 +90,7 @@ class LogFormatter(logging.Formatter):
 
 
 def guard_standard_error() -> None:
-    """Make Python's own output printable: log records without a handler, and uncaught thread exceptions."""
+    """Make Python's own output printable: log records without a handler, uncaught exceptions in threads."""
     threading.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter())

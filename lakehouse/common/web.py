@@ -33,7 +33,7 @@ from lakehouse.common.printable import printable
 
 DEADLINE_S = 10.0
 MOST_BYTES = 8 << 20
-_MOST_SAID = 200  # characters quoted from a server's text in a message
+_MOST_SAID = 200  # a message quotes at most this many characters of a server's text
 _PORTS = {"http": 80, "https": 443}
 _UNSAFE = re.compile(r"[^!-~]")
 _REDIRECTS = range(300, 400)
@@ -79,7 +79,7 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
 
 
 def needs_permission(url: str, hosts: Collection[str]) -> bool:
-    """Return whether a URL sends data unencrypted from this machine to a host that is not in `hosts`."""
+    """Return whether a URL would send unencrypted data to another machine that is not in `hosts`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.scheme == "http" and not is_loopback(host) and host not in {one.lower() for one in hosts}
@@ -188,7 +188,7 @@ class WebClient:
         except _TooLargeError:
             raise WebError(f"its answer has more than {MOST_BYTES:,} bytes") from None
         except TimeoutError:
-            raise WebError(f"it did not answer completely within {DEADLINE_S:g} s") from None
+            raise WebError(f"it did not send a complete response within {DEADLINE_S:g} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise WebError(cut(str(error) or type(error).__name__)) from None
         if answer.status in _REDIRECTS:
@@ -237,7 +237,7 @@ class WebClient:
 
 
 def _whole(answer: http.client.HTTPResponse) -> bytes:
-    content = answer.read(MOST_BYTES)  # the limit also counts headers, so it is reached first
+    content = answer.read(MOST_BYTES)  # the headers count too, so a longer body exceeds the limit first
     if answer.length:
         raise ConnectionError("its answer is cut off")
     return content
@@ -261,7 +261,7 @@ def _relay(url: str) -> _Relay:
     except ValueError:
         port = 0
     if parts.scheme != "http" or not parts.hostname or not port:
-        raise WebError("the proxy's URL must be http://host:port; TLS passes through it")
+        raise WebError("the proxy's URL must be http://host:port; HTTPS traffic is tunneled through it")
     headers = {f"Proxy-{name}": value for name, value in credentials.items()}
     return _Relay(parts.hostname, port, headers)
 

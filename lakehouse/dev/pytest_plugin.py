@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield a Spark session for small data, which all tests share and which can open lakes."""
+    """Yield a Spark session for small data. All tests share it, and it can open lakes."""
     from lakehouse.testing.session import small_session
 
     with small_session(tmp_path_factory.mktemp("lakehouse")) as spark:

@@ -59,7 +59,7 @@ def answered_rows(
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return raw record data in a response that browsers and proxies must not store.
+    """Return a response with raw record data. Browsers and proxies must not store it.
 
     `rows` is JSON text, as in `answered_rows`.
     """

@@ -60,7 +60,7 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque string that marks the end of a page, by means of the sort values of its last row.
+    """Return an opaque string that marks the end of a page. It contains the sort values of the last row.
 
     A cursor does not pin a version. The next page is read from the newest version, without repeating rows.
     """
@@ -69,7 +69,7 @@ def cursor(table: str, values: Sequence[Any]) -> str:
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return the values in a cursor. Raises Problem 400 unless this process issued it for the table."""
+    """Return the values in a cursor. Raises Problem 400 unless this process issued it for this table."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
         signature, content = packed[:_SIGNED], packed[_SIGNED:]
@@ -78,7 +78,7 @@ def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]
     except (ValueError, TypeError, RecursionError):
         name, values = None, []
     if name != table or list(map(type, values)) != list(types):
-        detail = f"this server has not issued it for {table} since it started; omit it to start over"
+        detail = f"this server has issued no such cursor for {table} since it started; omit it to start over"
         found = [{"parameter": "cursor", "detail": detail}]
         raise Problem(HTTPStatus.BAD_REQUEST, f"cursor: {detail}", errors=found)
     return tuple(values)

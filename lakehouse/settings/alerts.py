@@ -17,7 +17,7 @@ _LEAST_SECRET = 24
 
 
 def _signing(secrets: SecretStr) -> SecretStr:
-    """Raise ValueError for a signing key that is too short or not in the Standard Webhooks format."""
+    """Raise ValueError for a signing key that is too short, or is not in the Standard Webhooks format."""
     for one in secrets.get_secret_value().split():
         try:
             key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
@@ -69,5 +69,5 @@ class AlertsSettings(Section):
 
     @property
     def webhook_certificates(self) -> SecretStr:
-        """The text of `webhook_ca`, read from the file on each use, or empty if no file is set."""
+        """The text of `webhook_ca`. The file is read on each use. The text is empty if no file is set."""
         return secret_in(self.webhook_ca, "alerts.webhook_ca")

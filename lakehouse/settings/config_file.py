@@ -35,8 +35,8 @@ def read_config() -> tuple[Path, dict[str, Any]]:
             continue
         except ForeignError as error:
             raise SettingsError(
-                f"{path.absolute()} is refused: {error}. A configuration file decides which code runs: make "
-                "yourself the only user who may write to it and its directory (chown, chmod go-w), or set "
+                f"refusing to use {path.absolute()}: {error}. A configuration file decides which code runs. "
+                "Make sure that only you can write to it and its directory (chown, chmod go-w), or set "
                 f"{CONFIG_VARIABLE} to a file of your own"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:

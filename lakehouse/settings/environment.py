@@ -30,8 +30,8 @@ _OF_KUBERNETES = re.compile(
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
     """Return the environment's values, in sections as in the file, and for each key the variable that set it.
 
-    Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that two
-    variables set, and for a secret file that cannot be read.
+    Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that is set
+    by two variables, and for a secret file that cannot be read.
     """
     _refuse_unknown()
     values = _Variables()()

@@ -72,7 +72,7 @@ def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table overridden by another table, key by key. A list replaces the other list as a whole."""
+    """Return the table `base`, overridden key by key by the table `over`. Lists are replaced as a whole."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

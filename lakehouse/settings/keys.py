@@ -62,7 +62,7 @@ class Key:
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return all keys, keyed by their full names, in the file's order, with the top level first."""
+    """Return all keys by their full names. They are in the file's order, with the top level first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 

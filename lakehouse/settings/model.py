@@ -90,8 +90,8 @@ class RunSettings(Section):
     max_bytes: Size = Field(
         default=256 * _MB,
         description=(
-            "Approximate size of a micro-batch: of its records in memory for bronze, of its input files for "
-            "the other layers."
+            "Approximate size of a micro-batch. For bronze, this is the size of its records in memory; for "
+            "the other layers, the size of its input files."
         ),
     )
     refused_limit: float = Field(
@@ -196,7 +196,7 @@ class StreamDefaults(Section):
 
 
 class Settings(Section):
-    """All settings. Names in code include units (`redis.ttl_s`), but keys do not. See docs/settings.md."""
+    """All settings. Names in code include units (`redis.ttl_s`), unlike the keys (docs/settings.md)."""
 
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
@@ -204,7 +204,7 @@ class Settings(Section):
         description="Directory for the local services' data, logs and pid files, and by default the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory for the tokens, to which only the server writes. Default: home."
+        default=None, description="Directory for the tokens. Only the server writes to it. Default: home."
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
@@ -221,7 +221,7 @@ class Settings(Section):
         default=(),
         description=(
             "The streams to use, separated by commas. Default: the streams declared by tables "
-            "[streams.NAME], or else the built-in streams; and always those of installed packages."
+            "[streams.NAME], or else the built-in streams, and the streams of installed packages."
         ),
     )
     http_hosts: Names = Field(

@@ -36,10 +36,10 @@ class Reading:
 
 
 def load_settings() -> Settings:
-    """Read the environment and the configuration file, whose path is printed on standard error.
+    """Read the environment and the configuration file. Print the file's path on standard error.
 
-    Raises SettingsError, naming every offending key, for an unknown key or invalid value, and for a file that
-    `read_config` refuses.
+    Raises SettingsError for unknown keys and invalid values. The message names every such key. Also raises
+    SettingsError for a file that `read_config` refuses.
     """
     return read().settings
 
@@ -71,7 +71,7 @@ def services_file(home: Path) -> Path:
 
 
 def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section's values, replacing a key such as sasl_password_file with the secret in that file."""
+    """Return a section's values. Keys such as sasl_password_file are replaced by the secrets in the files."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = all_keys().get(f"{section}.{name.removesuffix(FILE_SUFFIX.lower())}")
@@ -90,7 +90,7 @@ def _validated(values: Mapping[str, Any], path: Path) -> Settings:
 
 
 def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a password, a key, or a URL with a password in the file."""
+    """Raise SettingsError if the file contains a password, a key, or a URL with a password."""
     for name, key in all_keys().items():
         value = _lookup(given, name)
         if not key.is_secret or not value:
@@ -112,7 +112,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return the values that connect to the home's running services, except services whose address is set."""
+    """Return the settings for connecting to this home's services, unless their address is set."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
@@ -125,7 +125,7 @@ def _of_services(settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Running:
-    """A running local service: its endpoint, and other settings from its section for connecting to it."""
+    """A running local service: its endpoint, and the other settings that its clients need."""
 
     endpoint: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -138,9 +138,9 @@ def _running_services(home: Path) -> dict[str, _Running]:
         return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
     except ForeignError as error:
         raise SettingsError(
-            f"{path} is refused: {error}. It contains the addresses of this home's services: make yourself "
-            "the only user who may write to it and its directory (chown, chmod go-w), or set `home` "
-            "(LAKEHOUSE_HOME) to another directory"
+            f"refusing to use {path}: {error}. It contains the addresses of this home's services. Make sure "
+            "that only you can write to it and its directory (chown, chmod go-w), or set `home` "
+            "(LAKEHOUSE_HOME) to a different directory"
         ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}  # no services were started here, or another program wrote the file
@@ -154,9 +154,10 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values overridden by others, key by key. Tables are replaced, but stream tables are merged.
+    """Return the values `below`, overridden key by key by the values `above`.
 
-    If a section in the lower values is not a table, it is kept, and the model refuses it.
+    Tables are replaced, but stream tables are merged. If a section in `below` is not a table, it is kept, and
+    the model refuses it.
     """
     values = dict(below)
     for name, one in above.items():

@@ -66,7 +66,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Parse a URL. Raises ValueError with a message that quotes no part that may belong to a password."""
+    """Parse a URL. A ValueError's message quotes nothing that may belong to a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
     # Only the first host: newer Python versions refuse an [IPv6 address] after other hosts.

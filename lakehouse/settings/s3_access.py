@@ -1,7 +1,7 @@
 """Access to an S3 store, as one value that serves both kinds of lake readers.
 
-Hadoop's client in the JVM reads properties. deltalake and pyarrow read AWS's usual environment variables, as
-every S3 tool does. Each client looks up unset values through AWS's provider chain: variables, a credentials
+Hadoop's client in the JVM reads properties. deltalake and pyarrow read AWS's usual environment variables,
+like other S3 tools. Each client looks up unset values through AWS's provider chain: variables, a credentials
 file, a web identity, or the machine's role.
 """
 
@@ -15,7 +15,7 @@ from lakehouse.common.errors import SettingsError
 
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")
-_ANY_REGION = "us-east-1"  # for a store without regions, because a signature needs a region
+_ANY_REGION = "us-east-1"  # used for a store without regions, because every signature contains a region
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class S3Access:
     session_token: SecretStr = _NOTHING
 
     def check(self) -> None:
-        """Raise SettingsError if only one half of the key is set."""
+        """Raise SettingsError if only one of access key and secret key is set."""
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise SettingsError(
                 "only one of s3.access_key and s3.secret_key is set: set both (the secret key by "

@@ -25,5 +25,5 @@ class SecretFile(SecretStr):
 
 
 def secret_in(path: Path | None, name: str) -> SecretStr:
-    """Return a file's text, read on each use, or an empty text if no file is given. Errors mention `name`."""
+    """Return a file's text, which is read on each use. Without a file, it is empty. Errors mention `name`."""
     return SecretStr("") if path is None else SecretFile(path, name)

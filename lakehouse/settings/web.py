@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 def of_web(url: SecretStr) -> SecretStr:
-    """Raise ValueError, quoting no part of the URL, unless it is a web URL. Credentials are allowed."""
+    """Raise ValueError unless the value is a web URL, with or without credentials.
+
+    The message never quotes any part of the value.
+    """
     web.check_url(url.get_secret_value(), credentials=True)
     return url
 
 
 def of_proxy(url: SecretStr) -> SecretStr:
-    """Raise ValueError unless the URL belongs to an HTTP proxy or is empty."""
+    """Raise ValueError unless the value is empty or the URL of an HTTP proxy."""
     text = url.get_secret_value()
     if text:
         web.check_url(text, credentials=True)

@@ -89,7 +89,7 @@ def secret_in_file(key: Key, path: Path) -> str:
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return the message for invalid values. `path` is the file with all values that no variable sets."""
+    """Return the message for invalid values. All values that no variable sets are from the file `path`."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 

@@ -12,7 +12,7 @@ from lakehouse.streams.messages import json_path
 MOST_PLACES = 9
 """The maximum scale of a decimal."""
 COORDINATES = ("topic", "partition", "offset")
-"""A record's coordinates in Kafka, which are the key of bronze and silver tables."""
+"""A record's coordinates in Kafka. They are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
 """The silver column with records' own times. Its maximum is the front; no other column advances the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
@@ -89,7 +89,7 @@ class KeyForm:
 
     @classmethod
     def of(cls, written: str) -> KeyForm:
-        """Parse a key form. Raises ValueError, which lists the known forms, for any other text."""
+        """Parse a key form. Raises ValueError for any other text. The message lists the known forms."""
         kind, colon, path = written.partition(":")
         if kind in {"json", "avro"} and (path or not colon):
             return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())

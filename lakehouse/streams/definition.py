@@ -43,8 +43,8 @@ class Rule:
     """A validation rule: a condition that a clean row must not meet, and the message for a dead letter.
 
     `violated` is a boolean Column over the parsed row. It is true if the rule is broken; null counts as not
-    broken. `key` names the setting that contains the rule's SQL condition, which a run checks when it starts.
-    `key` is empty for a rule in Python.
+    broken. For a rule in SQL, `key` names the setting that contains the condition, and a run checks the
+    condition when it starts. For a rule in Python, `key` is empty.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Source:
 
     A record is late if its event time is more than `allowed_lateness_s` behind the greatest event time
     accepted so far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or
-    before `earliest_event_time`, which is in UTC and not before 1900.
+    before `earliest_event_time`. That time is in UTC and not before 1900.
 
     unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
                  time, silver keeps the first to land; None: records have no id
@@ -91,7 +91,10 @@ class Source:
     start: str = "earliest"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a sequence without an id, unknown fields, and useless deletion options."""
+        """Raise ValueError for unknown fields and a sequence without an id.
+
+        Also raise it for malformed deletion options, and for deletion options that have no effect.
+        """
         if self.sequence_by is not None and self.unique_by is None:
             raise ValueError(
                 f"source {self.table}: sequence_by orders the records with the same id; set unique_by, too"
@@ -179,7 +182,7 @@ class EventTimeProgress:
 
 @dataclass(frozen=True)
 class WallClock:
-    """A clock for tables whose time is the wall clock, which also advances without records.
+    """A clock for tables that run on wall-clock time, which advances even when no records arrive.
 
     Once `after` has passed since the time in its `column`, a row that meets `waits` is updated with
     `set_columns`. A fold applies the same update to the rows that it processes.
@@ -193,14 +196,14 @@ class WallClock:
 
 @dataclass(frozen=True)
 class EventClock:
-    """A clock for tables whose time is the greatest merged event time, the maximum of `column`.
+    """A clock for tables that run on event time: the greatest event time merged so far, from `column`.
 
-    Only micro-batches advance this time. When the time advances, rows may change even if none of their
-    records are new: the current rows whose `due_column` lies within `due_span(progress)`. Both ends of this
-    span are inclusive, and a start of None means no lower bound. A fold gets these rows, too.
+    Only micro-batches advance this time. When this time advances, a current row may change even without new
+    records, if its `due_column` lies within `due_span(progress)`. Both ends of this span are inclusive, and a
+    start of None means no lower bound. A fold gets these rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet. That clock's `column` is the `due_column`. A later fold keeps these updates.
+    updated yet. The `column` of that clock is the `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -214,13 +217,13 @@ class EventClock:
 class RedisView:
     """The layout of rows in Redis, designed for reads in one round trip.
 
-    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so one MGET reads a series. For each
-    `group`, a hash, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest
-    `order`. One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the
-    exported message, the table's generation and the row's version. `order` is a whole number. With
-    `rows_move`, a commit may change a row's key and order by deleting the old row and inserting the new row.
-    No other row of the same member lies between these two. The row key is built from the table's keys, and
-    group and member from some of these keys.
+    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so one MGET reads a series. Each `group` has
+    a hash, `lakehouse:<table>:latest:<group>`. It maps each `member` to its row with the greatest `order`.
+    One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the exported
+    message, the table's generation and the row's version. `order` is a whole number. With `rows_move`, a
+    commit may change a row's key and order by deleting the old row and inserting the new row. No other row of
+    the same member lies between these two. The row key is built from all of the table's keys. Group and
+    member are built from some of them.
     """
 
     row_key: Key
@@ -286,8 +289,8 @@ class Comparison:
     """The rules for comparing a row, column by column, with the row recomputed from silver.
 
     The columns in `ignored` are not compared, because they depend on more than silver's rows. All other
-    values must be equal to the last digit, except that doubles may differ by a relative error of 1e-9. For a
-    double listed in `slack`, the tolerance is larger by the given Column, evaluated on the recomputed row.
+    values must be equal to the last digit, except that doubles may differ by a relative error of 1e-9. For
+    each double listed in `slack`, a Column is added to the tolerance. It is evaluated on the recomputed row.
     """
 
     ignored: tuple[str, ...] = ()
@@ -297,7 +300,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """The common part of every gold table: its grain, the times of its rows, and its export.
+    """The properties that all gold tables share: grain, times of rows, and export.
 
     name             the table's name in gold
     comment          a description of a row, shown in catalogs
@@ -330,8 +333,8 @@ class MergedTable:
 class SideTable(MergedTable):
     """A table that is maintained with a main table, in the same micro-batch.
 
-    `rows(folded)` returns its new rows, one per key, from the result of the main table's fold. Its keys are
-    columns in the main table's partials.
+    `rows(folded)` returns its new rows, one per key, from the result of the main table's fold. The side
+    table's keys are columns in the main table's partials.
     """
 
     rows: Callable[[DataFrame], DataFrame]
@@ -345,12 +348,12 @@ def only(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class FoldState:
-    """Columns that only the next fold of a row needs; null once maintenance has cleared them.
+    """Columns that only the next fold of a row needs. They are null once maintenance has cleared them.
 
     columns         their names
     until           a time column: records at or after this event time do not change the row
     settled         the condition for rows that time alone no longer changes; only these are cleared
-    unsettled_from  maps the progress to a time, or None if unknown; rows that begin after it are not cleared
+    unsettled_from  maps the progress to a time, or None if unknown; rows that begin later are not cleared
     """
 
     columns: tuple[str, ...]
@@ -395,7 +398,10 @@ class GoldTable(MergedTable):
 
     @property
     def wall_clock(self) -> WallClock | None:
-        """The wall clock that changes rows, perhaps only while no events arrive, or None if there is none."""
+        """The wall clock that changes rows, or None if there is none.
+
+        An EventClock's `when_idle` changes rows only while no events arrive.
+        """
         return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 
@@ -416,7 +422,7 @@ class Stream:
     suites: str = OWN_SUITES
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a table joins records by distance in time, but the records can be corrected."""
+        """Raise ValueError if a table joins records by distance in time and its records can be corrected."""
         corrected = {source.table for source in self.sources if source.sequence_by is not None}
         joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
         if joined:

@@ -34,9 +34,9 @@ def found(settings: Settings) -> Iterator[Stream]:
 
     Streams from installed packages and declared streams are in use. Built-in streams are in use until a table
     `[streams.NAME]` declares a new stream. After that, a built-in stream is in use only if a table names it.
-    If `only_streams` is set, it lists the streams in use instead. Raises SettingsError, which names every
-    wrong key, for a table that `read_table` refuses, for an unknown name, and for a stream that cannot be
-    imported.
+    If `only_streams` is set, it lists the streams in use instead. Raises SettingsError for a table that
+    `read_table` refuses, for an unknown name, and for a stream that cannot be imported. The message names
+    every wrong key.
     """
     offered = {entry.name: entry for entry in entry_points(group=GROUP)}
     keys = _all_keys(settings.streams, offered)
@@ -68,7 +68,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys in all tables. The error names the wrong keys of all streams at once."""
+    """Return the keys in all tables. A single SettingsError names the wrong keys of all streams."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:

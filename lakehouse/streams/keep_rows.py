@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, or if rows would be deleted that other retained rows need."""
+    """Raise SettingsError for an unknown table, or if other, retained rows need the deleted rows."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
     unknown = sorted(kept_s.keys() - known)
@@ -39,7 +39,7 @@ def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str
         if needing:
             yield silver, f"must keep every row: gold.{needing[0]} is computed from all of them"
         elif kept_s.get(bronze, kept_s.get(silver, 0) + 1) > kept_s.get(silver, 0):
-            yield silver, f"must keep rows at least as long as {bronze}, whose records it is compared with"
+            yield silver, f"must keep rows at least as long as {bronze}, because the two tables are compared"
         else:
             yield silver, None
     for table in stream.tables:

@@ -36,7 +36,7 @@ BY_DEFAULT = tuple(with_defaults(built(name, table), _DEFAULTS) for name, table 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     """Return the streams with these names, in the order of `load`, or all streams if no names are given.
 
-    Raises SettingsError, which lists the known names, for an unknown name.
+    Raises SettingsError for an unknown name. The message lists the known names.
     """
     streams = load(settings)
     known = {stream.name for stream in streams}
@@ -74,7 +74,9 @@ def read_settings() -> Settings:
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
     if unknown := sorted(settings.topics.keys() - known):
-        raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        raise SettingsError(
+            f"topics: no stream has the topic {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )
     check_keep_rows(settings.maintenance.keep_rows_s, streams)
     reach(settings, settings.lake)
     return settings

@@ -8,7 +8,7 @@ Once lakehouse is installed, pytest offers the fixtures of `lakehouse.dev.pytest
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-`declared` returns the streams of a `lakehouse.toml`, which can be tested in the same way. For other test
+`declared` returns the streams of a `lakehouse.toml`. They can be tested in the same way. For other test
 runners, this package provides the same functions, which take a Spark session.
 """
 

@@ -21,8 +21,8 @@ Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
     """Return a batch's records in the given order, each with its source.
 
-    A record's topic is the key under which it is given. Without a key, it is the topic named in the record,
-    or else the stream's only topic. Raises ValueError if the stream does not read the topic.
+    If records are grouped by topic, the group determines a record's topic. Otherwise, it is the topic named
+    in the record, or else the stream's only topic. Raises ValueError if the stream does not read the topic.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 

@@ -65,7 +65,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         (servers.with_endless_headers, "got more than 65536 bytes when reading header line"),
         (servers.with_many_headers, "got more than 100 headers"),
         (servers.with_endless_promises, "its answer has more than 1,048,576 bytes"),
-        (servers.with_a_slow_head, "it did not answer completely within 0.5 s"),
+        (servers.with_a_slow_head, "it did not send a complete response within 0.5 s"),
     ],
 )
 def test_no_head_of_an_answer_holds_anybody_up(
@@ -84,7 +84,7 @@ def test_no_head_of_an_answer_holds_anybody_up(
     [
         (servers.with_an_endless_body, "its answer has more than 1,048,576 bytes"),
         (servers.with_a_body_of_a_petabyte, "its answer has more than 1,048,576 bytes"),
-        (servers.with_a_slow_body, "it did not answer completely within 0.5 s"),
+        (servers.with_a_slow_body, "it did not send a complete response within 0.5 s"),
         (servers.cut_off, "its answer is cut off"),
     ],
 )

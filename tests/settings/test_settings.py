@@ -122,8 +122,8 @@ def test_a_file_that_somebody_else_may_change_is_refused(
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{path} is refused: the owner is user 41002, and this runs as root (0). A configuration file "
-        "decides which code runs: make yourself the only user who may write to it and its directory (chown, "
+        f"refusing to use {path}: the owner is user 41002, and this runs as root (0). A configuration file "
+        "decides which code runs. Make sure that only you can write to it and its directory (chown, "
         "chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
     )
 
@@ -135,9 +135,9 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{home}/services.json is refused: everybody may write to it (mode 0666). It contains the addresses "
-        "of this home's services: make yourself the only user who may write to it and its directory (chown, "
-        "chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
+        f"refusing to use {home}/services.json: everybody may write to it (mode 0666). It contains the "
+        "addresses of this home's services. Make sure that only you can write to it and its directory "
+        "(chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to a different directory"
     )
 
 
@@ -625,7 +625,9 @@ def test_half_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_topic_that_no_stream_has_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-event": "prod.metrics"}')
-    with pytest.raises(SettingsError, match=r"no stream has metrics-event; known: .*metrics-events"):
+    with pytest.raises(
+        SettingsError, match=r"no stream has the topic metrics-event; known: .*metrics-events"
+    ):
         read_settings()
 
     monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-events": "prod.metrics"}')

@@ -50,8 +50,8 @@ def alert(
     """Evaluate the alerting rules until stopped, and send notifications to the alert topic and the webhooks.
 
     Only one process is active at any time. A second process waits, and takes over if the first one stops.
-    `--format json` prints each notification as a line of JSON. /metrics contains the values of metric rules,
-    and each stream's lag even when no job is running.
+    `--format json` prints each notification as a line of JSON. /metrics contains the values of metric rules.
+    It also contains each stream's lag, even when no job is running.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])

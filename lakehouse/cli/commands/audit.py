@@ -27,7 +27,7 @@ def audit_command(
 ) -> None:
     """Compare every layer with the previous layer, row by row, and the exports with gold.
 
-    The audit can run alongside the streams. It changes no data, and only records an event. The exit code is 1
+    The audit can run alongside the streams. It changes no data; it only records an event. The exit code is 1
     if anything differs or could not be compared.
     """
     settings, console = read_settings(), Console()
@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Record an event with the audit's findings for a stream, if the audit checked the stream."""
+    """If the audit checked this stream, record an event with its findings about the stream."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return

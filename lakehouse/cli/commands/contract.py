@@ -84,8 +84,8 @@ def check(
 ) -> None:
     """Check whether records that were written with a schema meet the contract.
 
-    `--against registry` also checks whether the contract satisfies the registry's compatibility rule for the
-    topic, such as BACKWARD. The exit code is 1 if a difference breaks the contract, and 2 if the check was
+    `--against registry` also checks whether the contract satisfies the registry's compatibility rule (such as
+    BACKWARD) for the topic. The exit code is 1 if a difference breaks the contract, and 2 if the check was
     not possible. A warning means that some records may be refused. Warnings do not change the exit code.
     """
     settings = read_settings()

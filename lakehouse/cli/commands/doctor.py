@@ -51,8 +51,8 @@ def doctor(
     """Check this machine and the services that lakehouse needs, and say how to fix each problem.
 
     Compares Java, Python, packages and jars with the pinned versions. Checks Kafka and its ACLs, the lake,
-    disks, the clock and open files, and also Redis and PostgreSQL if they are configured. Starts no JVM and
-    changes nothing. The exit code is 1 if a check fails.
+    disks, the clock and the limit on open files. If Redis and PostgreSQL are configured, checks them too.
+    Starts no JVM and changes nothing. The exit code is 1 if a check fails.
     """
     if rights is not None:
         _print_rights(rights, stream or [], user)

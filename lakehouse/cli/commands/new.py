@@ -77,8 +77,7 @@ def stream(
     """Write a package into ./NAME, with the stream, its suites, tests, README and entry point.
 
     Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
-    guess. With --toml, the same stream becomes a table in the configuration file, which is created if it is
-    missing.
+    guess. With --toml, the same stream becomes a table in the configuration file. A missing file is created.
     """
     _check_stream(name)
     if not toml:
@@ -93,7 +92,7 @@ def stream(
         echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: lakehouse try {name} FILE")
         return
     files = files_of(name, made, samples)
-    Path(name).mkdir()  # fails if the directory exists, so the package has no other files
+    Path(name).mkdir()  # fails if the directory exists, so the package contains only these files
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +103,7 @@ def stream(
 
 
 def _check_stream(name: str) -> None:
-    """Raise SettingsError if a stream or package cannot have this name, or if a built-in stream has it."""
+    """Raise SettingsError for a name that a stream or package cannot have, or that a built-in stream has."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: expected at most 40 "

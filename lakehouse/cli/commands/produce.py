@@ -50,14 +50,14 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
     "sales": {"tombstones": 0.001},
     "transactions": {"hot_user": 0.0},
 }
-"""Options that apply to the samples of only one stream, with their defaults."""
+"""Options that only one stream's samples support, with their defaults."""
 
 
 class _Streams(TyperGroup):
     """A command group that treats any unknown command as the name of a stream."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command `file`, or a command that sends samples to the stream with this name."""
+        """Return the command `file`. Any other name is a stream; its command sends samples to it."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _STREAM)
 
 
@@ -80,7 +80,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Options that apply to the samples of only one stream. An option that is not given is None."""
+    """Options that only one stream's samples support. An option that is not given is None."""
 
     one_sided: Annotated[
         float | None,
@@ -118,7 +118,9 @@ def stream(
     ] = None,
     malformed: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way."),
+        typer.Option(
+            min=0, max=1, help="Share of events that break the contract. Each possible fault takes its turn."
+        ),
     ] = 0.0,
     late: Annotated[
         float,
@@ -250,7 +252,7 @@ def file(
 def _samples(
     lines: Sequence[Line], topic: str | None, settings: Settings
 ) -> tuple[list[Sample], tuple[str, ...]]:
-    """Return the records to send, and the topics to which they are sent."""
+    """Return the records to send, and their topics."""
     topics: dict[str, int] = {}
     samples = []
     for line in lines:
@@ -284,7 +286,7 @@ def _deliver(
     *,
     sampled: bool = True,
 ) -> None:
-    """Send samples while showing progress, then print the result. Ctrl-C stops the sending gracefully."""
+    """Send samples while showing progress, then print the result. Ctrl-C stops it gracefully."""
     errors = Console(stderr=True)
     errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
     with _signals() as received, progress_on(errors, total) as on_progress:
@@ -343,7 +345,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
         TextColumn("{task.fields[speed]:>9,.0f}/s"),
         TimeRemainingColumn(),
     )
-    # The bar is refreshed here, a few times a second, because a refresh thread would slow down the sending.
+    # The bar is refreshed here, a few times a second, because a refresh thread would slow down sending.
     with Bar(*columns, console=console, auto_refresh=False) as bar:
         task = bar.add_task("", total=total, speed=0.0)
 

@@ -73,8 +73,8 @@ def rebuild(
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
     settings, and then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. During a rebuild of silver, micro-batches wait if they write to a silver table whose
-    records have ids, or had other ids when the table was written.
+    rerun it to finish. During a rebuild of silver, micro-batches wait if their silver table's records have
+    ids, or had different ids when the table was written.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -104,7 +104,10 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Print how much bronze data will be read, and for which silver tables micro-batches wait meanwhile."""
+    """Print how much bronze data will be read.
+
+    Also print which silver tables micro-batches cannot write to meanwhile.
+    """
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
@@ -138,7 +141,7 @@ def _say_only(told: str, console: Console) -> None:
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Wait until gold has read all silver rows from before the rebuild.
+    """Wait until gold has read all silver rows that were written before the rebuild.
 
     Raises TableError if this takes more than a minute.
     """

@@ -97,7 +97,8 @@ def serve(
     """Serve gold over HTTP until stopped; /docs lists the endpoints.
 
     Rows come from Redis, or from the Delta tables if Redis does not have them. Unless --host is a loopback
-    address, callers need a token (`lakehouse tokens add`), except for /health/live and /health/ready.
+    address, callers need a token (`lakehouse tokens add`). Only /health/live and /health/ready never need
+    one.
     """
     with needed("serve", "lakehouse serve"):
         from lakehouse.dev.samples import produce_route
@@ -167,14 +168,14 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    # `end` disconnects clients with an open event stream, which would not end by itself.
+    # An open event stream would not end by itself, so `end` disconnects its client.
     Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 
 def networks(given: Sequence[str]) -> list[str]:
     """Return networks in the form that uvicorn expects.
 
-    Raises SettingsError for an invalid network, which uvicorn itself would accept.
+    Raises SettingsError for an invalid network. uvicorn itself would accept it.
     """
     try:
         return [str(ipaddress.ip_network(one)) for one in given]

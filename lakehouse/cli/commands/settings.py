@@ -32,14 +32,14 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The text shown for keys that have no value, where something other than "none" applies."""
+"""The text shown for a key without a value, unless the text is "none"."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
 def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
-    """Show each setting, its value, and where it comes from: a variable, the file, or a default.
+    """Show each setting with its value and its origin: a variable, the file, or a default.
 
     Secrets are masked. In a URL, only the password is masked. Defaults are dimmed. A setting without a value
     is shown as `-`, or with the default that applies.

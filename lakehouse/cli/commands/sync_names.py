@@ -26,7 +26,7 @@ def sync(
 ) -> None:
     """Register the gold tables and the dead-letter table in the Hive metastore that `metastore` specifies.
 
-    Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
+    For each table, prints whether its name is new, unchanged or changed. A rerun changes nothing. Other
     entries in the metastore are neither changed nor removed. If `metastore` is set, a live run also registers
     the tables.
     """

@@ -89,10 +89,10 @@ def try_(
 ) -> None:
     """Run a stream on files of records, and show the rows and messages. Nothing is written or sent.
 
-    Records land at the clock's time, in file order, and in a single partition unless an envelope names
-    another one. Without --envelope, values are JSON, whatever format the stream's topics have. With
-    --envelope, values have the topics' format. A record can be late only because of records from earlier
-    micro-batches (--batch). The exit code is 1 if there are dead letters, and 2 if the trial failed.
+    Records land at the clock's time, in file order. They land in a single partition unless an envelope names
+    a different partition. Without --envelope, values are JSON, even if the stream's topics have a different
+    format. With --envelope, values have the topics' format. Only records from earlier micro-batches (--batch)
+    can make a record late. The exit code is 1 if there are dead letters, and 2 if the trial failed.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)

@@ -15,7 +15,7 @@ from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
-"""The maximum number of bytes of each raw value that are read for a list."""
+"""A list reads at most this many bytes of each raw value."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
@@ -104,12 +104,15 @@ def print_discarded(done: Discarded, console: Console) -> None:
 
 
 def print_resolved(done: Resolved, console: Console) -> None:
-    """Print the result of a resolve, with the reasons why letters remain open."""
+    """Print the result of `resolve`, with the reasons why some letters remain open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
         _say(console, f"{done.unmatched:,} match no row of silver and stay open")
     if done.ambiguous:
-        _say(console, f"{done.ambiguous:,} match several rows, or share a row with others, and stay open")
+        _say(
+            console,
+            f"{done.ambiguous:,} match several rows, or share a row with other letters, and stay open",
+        )
 
 
 def _say_left(done: Replayed | Tried, console: Console) -> None:

@@ -102,7 +102,7 @@ def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
 
 
 def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
-    """Yield a line for each closed gate, even if its stream also has another problem."""
+    """Yield a line for each closed gate, even if its stream also has other problems."""
     for state in states:
         if state.gate is not None and not state.gate.is_open:
             what = f"gate of {state.name} closed since {_time(state.gate.changed_at)} UTC: "

@@ -54,7 +54,7 @@ class Result:
     """The result of a trial.
 
     `now` is the clock's time at the end. `clean` and `gold` contain each table's rows, without fold-state
-    columns, as values that can be written as JSON. Each clean row comes with its input line.
+    columns. All values can be written as JSON. Each clean row comes with its input line.
     """
 
     stream: str

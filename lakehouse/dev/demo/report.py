@@ -191,7 +191,7 @@ def _books(spark: SparkSession, done: Done) -> tuple[Table, list[str]]:
         expected, found = ask(spark, shown.books, limit=1).rows[0]
         if not bronze == silver + dead == sent or expected != found:
             raise LakehouseError(
-                f"the books of {stream.name} do not balance: {sent:,} events sent, {bronze:,} in bronze, "
+                f"the row counts of {stream.name} do not agree: {sent:,} events sent, {bronze:,} in bronze, "
                 f"{silver:,} in silver, {dead:,} dead letters; {shown.what}: {expected} and {found}"
             )
         figures = (sent, bronze, silver, dead, gold, exported)

@@ -29,8 +29,8 @@ _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
     """Run all layers and the server until SIGTERM or Ctrl-C, and return once both processes have exited.
 
-    If `port` is 0, the server uses any free port. Raises ServiceError, which names the log file, if either
-    process exits by itself.
+    If `port` is 0, the server uses any free port. Raises ServiceError if either process exits by itself. The
+    message names the log file.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event

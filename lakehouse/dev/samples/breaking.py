@@ -50,8 +50,8 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
     """Return the faults that any message can have: it is not text, not JSON, or not an object.
 
-    The arguments are names of fields. `text` is a string field in which a character is cut off. `number` and
-    `words` supply the content of messages that are only a number or only words.
+    The arguments are names of fields. The value of `text`, a string field, is cut off within a character. The
+    values of `number` and `words` become messages that consist of only a number or only words.
     """
     words = tuple(words)
 

@@ -11,7 +11,7 @@ next call begins at least three times `gap_s` later:
 
 A call begins at the given time of its first sample. Each later record has a time of its own, which is never
 after the given time of its sample, because records are sent in time order. The last calls are compressed in
-time but still get all their records, so the end of the run makes at most one call one-sided.
+time but still get all their records, so at most one call is one-sided because the run ends.
 
 `mixing` lists the kinds of samples. Late samples within the allowed lateness form separate calls between
 pairs without earlier calls. Late samples beyond the allowed lateness are single records from such pairs.
@@ -114,7 +114,7 @@ class _Calls:
     ) -> None:
         self._rng = rng
         self._uniform = rng.random
-        self._records = records  # outstanding records, of which open calls need `_owed`
+        self._records = records  # outstanding records; `_owed` of them are for open calls
         self._owed = 0
         self._mixed = mixed
         self._joined_ms = round(1000 * gap_s * _JOINED)

@@ -83,7 +83,7 @@ GENERATORS: Mapping[str, Generator] = {
 
 @dataclass(frozen=True)
 class Load:
-    """Events to send for a stream, at `rate` events per second or, without a rate, as fast as possible.
+    """Events to send for a stream, at `rate` events per second. Without a rate, send as fast as possible.
 
     A stream from another package is given as a Stream, and its samples are generated from its contracts.
 

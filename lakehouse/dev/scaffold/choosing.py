@@ -76,7 +76,7 @@ def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | Non
 def choose_pair(
     by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the fields for the two ends of a call, which are strings in all records of all topics.
+    """Return the fields for the two ends of a call. Both are strings in all records of all topics.
 
     Raises SettingsError if there are no such fields.
     """
@@ -100,7 +100,7 @@ def choose_pair(
 
 
 def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the payload field, which only this topic has and which is preferably an object or array.
+    """Return the payload field. Only this topic has it, and it is preferably an object or array.
 
     Raises SettingsError if there is no such field.
     """
@@ -144,7 +144,7 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
 
 
 def _is_likely(field: Seen, time: Time) -> bool:
-    """Return whether a field is probably a time, judging by its format or, for numbers, by its name."""
+    """Return whether a field is probably a time, judging by its format. For numbers, the name decides."""
     return time.unit is None or bool(_hints(field))
 
 

@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument for a kind that sets the type of the field: just the name if possible."""
+    """Return a field as an argument for a kind that sets the field's type: if possible, just the name."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)

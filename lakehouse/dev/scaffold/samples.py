@@ -162,8 +162,8 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
     """Return the fields in the samples, in order of first appearance. `deep` includes nested fields.
 
-    A field that is always null has no type and is skipped, as is a field whose name cannot be written as a
-    path. Raises SettingsError if there are too many fields.
+    Two kinds of fields are skipped: a field that is always null, because it has no type, and a field whose
+    name cannot be written as a path. Raises SettingsError if there are too many fields.
     """
     found: dict[Names, list[Any]] = {}
     for record in records:

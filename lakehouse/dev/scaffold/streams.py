@@ -299,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return the times a second and a day after the record's time. Without a time, the first is None."""
+    """Return two times: a second and a day after the record's. If the record has none, the first is None."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))

@@ -1,4 +1,4 @@
-"""Fill in the templates beside this module, which are for a new package's stream, suites and tests."""
+"""Fill in the templates for a new package's stream, suites and tests. They are stored beside this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real single-node Kafka. Broker and KRaft controller share a JVM, run directly from the Maven jars."""
+"""A real single-node Kafka. The broker and its KRaft controller share a JVM, which runs the Maven jars."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    # The default is 128 MB of heap, which is meant for far larger logs.
+    # The default buffer takes 128 MB of heap, because it is meant for far larger logs.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     "num.network.threads": "2",
     "num.io.threads": "4",
@@ -86,9 +86,9 @@ class KafkaServer(Service):
     """Kafka under HOME/kafka. Its log is HOME/logs/kafka.log, which is rolled by size.
 
     In the same directory, kafka-console.log contains the JVM's output and the errors. Its last lines explain
-    a failed start. A `brief` broker runs for minutes with little load, so its JVM is configured to optimize
-    little. A `secure` broker uses TLS, authenticates users with SCRAM-SHA-512 on its port and with
-    certificates on a second port, and denies any access that is not granted. If a port is configured, the
+    a failed start. A `brief` broker runs for minutes with little load, so its JVM spends little time on
+    optimization. A `secure` broker uses TLS, and denies any access that is not granted. Users authenticate
+    with SCRAM-SHA-512 on its port, or with certificates on a second port. If a port is configured, the
     controller's port and the second port are the next free ports after it, except `port_of_redis`.
     """
 
@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error. It is not the log, which only log4j writes and rolls."""
+        """The file for standard output and error. Only log4j writes and rolls the log, a different file."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -119,8 +119,8 @@ class KafkaServer(Service):
         require_jars("kafka")
         if "," in str(self.data):
             raise ServiceError(
-                f"kafka: {self.data} has a comma, at which Kafka would split it; choose another "
-                "`home` (LAKEHOUSE_HOME)"
+                f"kafka: {self.data} contains a comma, and Kafka would split the path there; choose a "
+                "different `home` (LAKEHOUSE_HOME)"
             )
 
     def configure(self, port: int) -> None:
@@ -149,7 +149,7 @@ class KafkaServer(Service):
             return []
         # A leading dash would be parsed as an option.
         cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        options = ["-XX:TieredStopAtLevel=1"]  # it takes less than a second, so C2 is not worth its cost
+        options = ["-XX:TieredStopAtLevel=1"]  # the command is too short for C2 to pay off
         format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
         return [*self._java_command(options), "kafka.tools.StorageTool", *format_storage]
 

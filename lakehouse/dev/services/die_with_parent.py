@@ -1,11 +1,11 @@
 """Run a program that the kernel kills when its parent ends: die_with_parent.py PARENT_PID COMMAND….
 
 This module runs as a script, by path, between the fork and the actual program. subprocess's `preexec_fn`
-would instead run Python in a copy of the process. In that copy, other threads (Spark's gateway, Kafka
-clients) might have held locks at the fork. The signal setting survives exec. It is tied to the *thread* that
-forked, so processes.py keeps that thread alive. The signal is SIGKILL, because a program may ignore other
-signals and no parent remains to try again. Neither service loses acknowledged data, because its writes are in
-the kernel's page cache.
+would instead run Python in a copy of the process. In that copy, no thread would ever release the locks that
+other threads (Spark's gateway, Kafka clients) held at the fork. The signal setting survives exec. It is tied
+to the *thread* that forked, so processes.py keeps that thread alive. The signal is SIGKILL, because a program
+may ignore other signals and no parent remains to try again. Neither service loses acknowledged data, because
+acknowledged writes are already in the kernel's page cache.
 
 Only Linux has this feature. Elsewhere, the program starts without it.
 """

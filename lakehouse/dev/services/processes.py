@@ -238,8 +238,9 @@ class Child:
         if with_parent:
             command = dying_with_parent(command)
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The thread lives until the child has ended: the signal of die_with_parent.py is sent when the
-        # forking thread ends, and the caller's thread may end long before its process does.
+        # The kernel sends the signal of die_with_parent.py when the forking thread ends. The caller's thread
+        # may end long before its process does, so a separate thread forks, and lives until the child has
+        # ended.
         threading.Thread(
             target=_start_and_wait, args=(command, directory, console, started), daemon=True
         ).start()
@@ -255,7 +256,7 @@ class Child:
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
-        """Return the record of the child for its pid file."""
+        """Return the child's record for the pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
         except psutil.Error:  # the process ended immediately, as the caller will notice
@@ -273,7 +274,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """Stop the child if it runs, with SIGTERM and, after the timeout, with SIGKILL."""
+        """If the child runs, stop it with SIGTERM. After the timeout, use SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -295,10 +296,10 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
         return False  # the process ended by itself in the meantime
     except psutil.AccessDenied as error:
         raise ServiceError(
-            f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
+            f"{name}: process {process.pid} belongs to another user and could not be stopped; run this "
             "as that user"
         ) from error
-    raise ServiceError(f"{name}: the process {process.pid} does not end, even after SIGKILL")
+    raise ServiceError(f"{name}: process {process.pid} did not exit, even after SIGKILL")
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:

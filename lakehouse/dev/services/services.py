@@ -66,7 +66,7 @@ class Endpoints:
 
     @property
     def access(self) -> KafkaAccess:
-        """The access that clients need to reach the broker and to authenticate."""
+        """The addresses and credentials with which clients connect to the broker."""
         return self._of_kafka().access
 
     @property
@@ -300,12 +300,12 @@ def _await_answer(
             )
         if child is None and find_process(service, record) is None:
             raise ServiceError(
-                f"{service.name}: the process {record.pid} ended before it answered on "
+                f"{service.name}: process {record.pid} ended before it answered on "
                 f"{service.shown(record.port)}; see {service.log}, and start again"
             )
         if time.monotonic() > deadline:
             raise ServiceError(
-                f"{service.name}: the process {record.pid} did not answer on {service.shown(record.port)} "
+                f"{service.name}: process {record.pid} did not answer on {service.shown(record.port)} "
                 f"within {_START_TIMEOUT_S:.0f} s; see {service.log}, and run `lakehouse services down`"
             )
         time.sleep(_POLL_S)

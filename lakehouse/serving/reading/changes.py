@@ -1,4 +1,4 @@
-"""Change events for new table versions, which one poller detects for all listeners.
+"""Change events for new table versions. A single poller detects the new versions for all listeners.
 
 Each change has an id, `<run>-<number>`. A reconnecting listener sends its last id and gets the changes since
 then. If it sends no id, or an id that is too old or from a different run of the server, it first gets every

@@ -32,13 +32,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return one part of a record, which may be null. Raises IndexError if the record lacks the header."""
+    """Return one part of a record, or None for a null. Raises IndexError if the record lacks the header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, or None if it is null. Only the first hundred headers are listed."""
+    """Return the length of each part, or None for null parts. Only the first hundred headers are listed."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -103,7 +103,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """A filter for letters, which must match all given conditions. Times are in epoch microseconds."""
+    """A filter for letters. A letter must match all given conditions. Times are in epoch microseconds."""
 
     stream: str | None = None
     rule: str | None = None

@@ -181,7 +181,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows in a given order. `has_more` is true if further rows follow."""
+    """The first rows in a given order. `has_more` is true if there are more rows."""
 
     rows: list[Row]
     has_more: bool = False

@@ -37,7 +37,7 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class GoldRows:
-    """Rows from one version of a table. `has_more` is true if further rows follow."""
+    """Rows from one version of a table. `has_more` is true if there are more rows."""
 
     generation: int
     version: int
@@ -65,13 +65,13 @@ class Gold:
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the exported row with these key values that is last in the Redis view's order."""
+        """Of the exported rows with these key values, return the last one in the Redis view's order."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return the latest exported row of each member, for the first `most` members after `after`.
+        """Return the latest exported row of each of the first `most` members after the name `after`.
 
-        A column identifies the members, which are sorted by name. `keys` filters the rows.
+        Members are sorted by name. `keys` filters the rows.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 

@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and their source. `has_more` is true if further rows follow."""
+    """Rows and their source. `has_more` is true if there are more rows."""
 
     source: str
     generation: int
@@ -106,7 +106,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest row of each member of a group, sorted by name, starting after the name `after`.
+        """Return the latest rows of a group's members, sorted by member name and starting after `after`.
 
         `keys` contains the group's columns.
         """

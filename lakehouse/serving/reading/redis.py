@@ -48,7 +48,7 @@ class StoredRows:
 class StoredMembers:
     """The latest rows, keyed by member.
 
-    `has_more` means that further members follow. `holds_all` means that Redis has lost no rows.
+    `has_more` means that there are more members. `holds_all` means that Redis has lost no rows.
     """
 
     rows: dict[str, Stored]
@@ -134,7 +134,7 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the pipeline's answers, followed by the sections of INFO, merged into one mapping.
+    """Return the pipeline's answers. The last one is a mapping that merges the sections of INFO.
 
     The mapping is empty if the user may not run INFO.
     """

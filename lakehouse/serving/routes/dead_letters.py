@@ -1,4 +1,4 @@
-"""`/api/v1/dead-letters`: refused records and the reasons. Raw bytes require the scope `payload`."""
+"""`/api/v1/dead-letters`: refused records and their reasons. Raw bytes require the scope `payload`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 uvicorn limits only the pause between two requests. This module also limits the time in which a request's head
 must arrive, measured from the connection or from the head's first byte. It also limits the time that a
 response waits for its reader, and the number of connections that wait for a request, in total and per peer.
-Above the latter limit, a new connection replaces the oldest waiting connection.
+At this last limit, a new connection replaces the oldest waiting connection.
 
 All use of undocumented uvicorn internals is confined to this module (docs/internals.md).
 """
@@ -30,7 +30,7 @@ MOST_WAITING_OF_A_PEER = 128
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that calls `end` before it stops and, if given, `look` every 30 s."""
+    """A uvicorn server. It calls `end` before it stops. If `look` is given, it calls `look` every 30 s."""
 
     def __init__(
         self, config: uvicorn.Config, end: Callable[[], None], look: Callable[[], Awaitable[None]] | None

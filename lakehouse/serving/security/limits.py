@@ -48,7 +48,7 @@ class Limiter:
         self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and the time of that count
 
     def take(self, client: str) -> None:
-        """Count a request. Raises Problem 429, with the seconds to wait, if the client has none left."""
+        """Count a request. If the client has none left, raises Problem 429 with the seconds to wait."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)

@@ -72,7 +72,7 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
-        """Add a token, and return its secret, which is not stored.
+        """Add a token, and return its secret. The secret is not stored.
 
         The token is valid for `lasts`, by default until it is removed. Raises SettingsError if the name is in
         use.

@@ -10,4 +10,4 @@ from typing import Any
 TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     files(__name__).joinpath("streams.toml").read_text(encoding="utf-8")
 )["streams"]
-"""The keys declared for each stream, keyed by stream name, in the order in which streams are listed."""
+"""The declared keys of each stream, by stream name. Commands list the streams in this order."""

@@ -24,7 +24,8 @@ _FINAL = "final"
 def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
     """Return the stream with these keys applied.
 
-    Raises SettingsError, which names every wrong key, such as `streams.metrics.gold.metrics_1h`.
+    Raises SettingsError if keys are wrong. The message names each of them, such as
+    `streams.metrics.gold.metrics_1h`.
     """
     where = f"streams.{stream.name}"
     sources, wrong = {source.table: source for source in stream.sources}, list(_unknown(stream, keys, where))
@@ -50,7 +51,7 @@ def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
 
 
 def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[tuple[str, str, SourceKeys]]:
-    """For each source, yield the name of its table, the location of its keys in the file, and its keys."""
+    """For each source, yield its table's name, the location of its keys in the file, and the keys."""
     if isinstance(keys, OfKind):
         own = keys.sources_in_order()
         for place, (source, given) in enumerate(zip(stream.sources, own, strict=True)):
@@ -64,7 +65,7 @@ def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[t
 
 
 def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str]:
-    """Yield a message for each unknown table, each key whose source is unclear, and each useless `emit`."""
+    """Yield a message for each unknown table, key with an unclear source, or `emit` that has no effect."""
     sources = [source.table for source in stream.sources]
     if isinstance(keys, Changes) and len(sources) > 1:
         for name in SourceKeys.model_fields:

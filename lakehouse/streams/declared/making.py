@@ -16,7 +16,7 @@ from lakehouse.streams.loading import by_address
 def built(name: str, given: Mapping[str, Any]) -> Stream:
     """Return the stream that a table with `kind` or `python` declares, with all its keys applied.
 
-    Raises SettingsError, which names every wrong key, as `read_table` does.
+    Raises SettingsError if keys are wrong. The message names each of them, as in `read_table`.
     """
     keys = read_table(name, given)
     return changed(stream_of(name, keys), keys)

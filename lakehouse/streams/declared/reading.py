@@ -19,8 +19,8 @@ _Keys = TypeVar("_Keys", bound=BaseModel)
 def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
     """Return the keys in `[streams.NAME]`: for a kind, a stream in Python, or changes to a known stream.
 
-    Raises SettingsError, which names every wrong key, such as streams.payments.lenght, with the nearest known
-    keys.
+    Raises SettingsError if keys are wrong. The message names each of them, such as streams.payments.lenght,
+    and suggests the nearest known keys.
     """
     where = f"streams.{name}"
     if "kind" in given and "python" in given:

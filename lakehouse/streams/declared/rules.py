@@ -61,7 +61,7 @@ class SqlRules:
     rules: tuple[RuleKeys, ...]
 
     def __call__(self) -> tuple[Rule, ...]:
-        """Return the rules. Raises SettingsError, naming the key, for a condition that is not valid SQL."""
+        """Return the rules. Raises SettingsError for invalid SQL. The message names the key."""
         return (*self.of_kind(), *(self._rule(place, rule) for place, rule in enumerate(self.rules)))
 
     def _rule(self, place: int, rule: RuleKeys) -> Rule:

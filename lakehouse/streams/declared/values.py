@@ -108,7 +108,7 @@ def _number(given: object) -> object:
 
 
 Duration = Annotated[str, _duration(0)]
-"""A duration as text, which may be zero."""
+"""A duration as text. It may be zero."""
 Length = Annotated[str, _duration(1)]
 """A duration of at least a second."""
 Moment = Annotated[datetime, BeforeValidator(moment), AfterValidator(_check_moment)]

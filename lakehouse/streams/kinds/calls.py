@@ -3,8 +3,8 @@
     topic 1 ── silver.<stream>_<payload 1> ─┬─ gold.<stream> ── topic, Redis
     topic 2 ── silver.<stream>_<payload 2> ─┘
 
-A record contains the two ends of a call (its pair) and a payload, which is any JSON value or null. A call is
-a maximal set of its pair's events, from any topic, in which neighbours in event time are at most a gap T
+A record contains the two ends of a call (its pair) and a payload, which can be any JSON value or null. A call
+is a maximal set of its pair's events, from any topic, in which neighbours in event time are at most a gap T
 apart:
 
     T = 60 s      a     m  a                      m
@@ -66,7 +66,7 @@ _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a call: its topic or Records, and the field with its payload, which is any JSON value."""
+    """One side of a call: its topic or Records, and the payload's field, which can hold any JSON value."""
 
     records: str | Records
     payload: Named
@@ -273,7 +273,7 @@ class Joining:
 
     @cached_property
     def _touched(self) -> Columns:
-        """The pairs that parts belong to."""
+        """The pairs to which the parts belong."""
         return Columns({name: F.col(name) for name in self.pair} | {"touched": F.lit(True)})
 
     @cached_property
@@ -286,7 +286,7 @@ class Joining:
 
     @cached_property
     def _apart(self) -> Columns:
-        """A flag, 1 or 0, that marks a part that starts a new call; null for the pair's first part."""
+        """1 if a part starts a new call, otherwise 0; null for the pair's first part."""
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
         end = F.max("last_event_time").over(before) + F.expr(f"INTERVAL {self.gap_s} SECONDS")
         return Columns({"apart": (F.col("ts") > end).cast("int")})

@@ -122,7 +122,7 @@ def column_of(name: str) -> str:
 
 
 def message_name_of(field: Field) -> str:
-    """Return a field's name in messages: its own name or, if nested, a name derived from its column."""
+    """Return a field's name in messages. For a nested field, the name is derived from its column."""
     return field.path[0] if len(field.path) == 1 else json_name_of(field.column)
 
 

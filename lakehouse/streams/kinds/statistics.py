@@ -86,7 +86,8 @@ class Windows:
         if unknown := sorted(self.absent.keys() - columns.keys()):
             names = ", ".join(one.name for one in found)
             raise ValueError(
-                f"absent names {', '.join(unknown)}, which is not a field of the key; the key has {names}"
+                f"`absent` lists names that are not fields of the key: {', '.join(unknown)}; "
+                f"the key has {names}"
             )
         return {columns[name]: value for name, value in self.absent.items()}
 
@@ -106,7 +107,7 @@ def windowed_statistics(
     name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
     windows     the keys and window lengths: one gold table each
-    grace       how far past its end, in event time, a window becomes final
+    grace       how long after its end, in event time, a window becomes final
     idle_after  once no event has arrived for this long, the wall clock decides instead
     quantile_k  the size of the sketches: exact up to k values, beyond that with a rank error within
                 2.446 / k^0.9433

@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return keys whose current or new total is null because it does not fit; their sum may fit."""
+        """Return keys whose current or new total is null because it does not fit. Their sum may fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

@@ -232,10 +232,10 @@ class Totals:
         return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose new records cannot simply be added to the keys' current rows.
+        """Return the keys whose new records cannot simply be added to their current rows.
 
-        Either a new record may precede an already added record (by offset or, if the key is in several
-        partitions, by time), or the current total is null because it does not fit.
+        There are two reasons. A new record may precede a record that was already added: by offset or, for a
+        key in several partitions, by time. Or the current total is null because it does not fit.
         """
         first = self._first_by_partition.of(partials)
         known = current.select(self.by, "total", "partitions", "reached").join(first, self.by)
@@ -244,7 +244,7 @@ class Totals:
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
         """Return the keys with new records, each with the list of notifications that the records cause.
 
-        A key's current row is another record in the sequence, before the new records.
+        A key's current row counts as a record in the sequence, before the new records.
         """
         touched = current.join(partials.select(self.by).distinct(), self.by, "left_semi")
         coming = self._coming.of(self._ordered.added_to(partials))

@@ -1,4 +1,6 @@
-"""Keys and messages, declared once for Spark and Python; the public names for declaring a stream.
+"""Keys and messages, declared once for both Spark and Python.
+
+These are the public names for the keys and messages in a stream's declaration.
 
 The package's modules handle names, JSON text and JSON paths.
 """

@@ -18,8 +18,8 @@ _NAME = r"(?:[^.\\]|\\[.\\])+"
 def names_of(path: str) -> tuple[str, ...]:
     """Return the names on a path, starting at the outermost object.
 
-    Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names that
-    contain a dot or bracket, and also a question mark or both kinds of quotes.
+    Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names with
+    a dot or bracket that also contain a question mark or both kinds of quotes.
     """
     if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", path):
         raise ValueError(

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 
 def from_variant(value: Column, kind: Column) -> Column:
-    """Return a variant as text. `kind` is the variant's schema_of_variant."""
+    """Return a variant as text. `kind` is the variant's type, from schema_of_variant."""
     text = F.try_variant_get(value, "$", "string")
     return F.when(kind.isNull() | (kind == "VOID"), F.lit(None)).otherwise(
         F.when((kind == "STRING") & ~_is_json(text), text).otherwise(F.to_json(value))

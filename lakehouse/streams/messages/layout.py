@@ -3,10 +3,10 @@
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
-value for a row in Python. Readers without Spark use it to find exported rows, and to return the same values.
-In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. A null value
-results in null, and a key with a null part is null.
+Calling a key or message returns a Column over a gold row. The export writes this Column. `of(row)` returns
+the same value for a row in Python. Readers without Spark use it to find exported rows, and to return the same
+values. In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. A null
+value results in null, and a key with a null part is null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exact sums of decimal(38,9), which are null only if the total does not fit, whatever the intermediate sums.
+"""Exact sums of decimal(38,9). A sum is null only if the total does not fit, whatever the intermediate sums.
 
 Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
 back into range. Therefore, for amounts of either sign, the parts below and above 10^15 are summed separately,

@@ -1,8 +1,8 @@
 """Tumbling windows of event time, and tables with statistics of a value per window.
 
 A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
-epoch. A row is_final once event time has passed the window's end by the grace or, if no event arrives, once
-the wall clock has. A final row remains final, even with a different grace
+epoch. A row is_final once event time has passed the window's end by the grace. If no event arrives, the wall
+clock counts instead. A final row remains final, even with a different grace
 (`lakehouse.engine.progress.finality`). It can still be updated as long as silver accepts records for it.
 """
 
@@ -51,8 +51,8 @@ class Tumbling:
 class StatisticsWindows:
     """The transformations for a table with `lakehouse.streams.transforms.statistics` of `value` per window.
 
-    A window becomes final `grace_s` after its end, in event time or, once no event has arrived for
-    `idle_after_s`, by the wall clock. `quantile_k` is the sketch size.
+    A window becomes final `grace_s` after its end, in event time. Once no event has arrived for
+    `idle_after_s`, the wall clock counts instead. `quantile_k` is the sketch size.
     """
 
     windows: Tumbling

@@ -67,7 +67,7 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
     [
         (
             lambda: Windows(by="a", length="1m", absent={"b": "none"}).fields,
-            "absent names b, which is not a field of the key; the key has a",
+            "`absent` lists names that are not fields of the key: b; the key has a",
         ),
         (
             lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length="1m")),
