@@ -148,7 +148,7 @@ def test_envelopes_give_keys_tombstones_times_and_topics(run: Try) -> None:
     [
         (("orders", "f"), "unknown stream orders; known: calls, metrics, sales, transactions"),
         (("nowhere:ORDERS", "f"), "nowhere:ORDERS, which failed: ModuleNotFoundError"),
-        (("shop_with_one_stream:BROKEN", "f"), "shop_with_one_stream:BROKEN, which is a int, not a stream"),
+        (("shop_with_one_stream:BROKEN", "f"), "BROKEN, which is of type int, not a stream"),
         (("sales", "nothing.jsonl"), "nothing.jsonl cannot be read: No such file or directory"),
         (("sales", "f", "--now", "noon"), "--now noon: expected ISO 8601, such as"),
         (("sales", "f", "--envelope"), "f:1 is not an envelope: unknown field product"),

@@ -935,7 +935,7 @@ def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
         reader.delete(key)  # the call before has written others
         reader.rpush(key, "of another type")
 
-        with pytest.raises(ServiceError, match=f"WRONGTYPE {re.escape(key)}; .* delete it") as caught:
+        with pytest.raises(ServiceError, match=f"WRONGTYPE {re.escape(key)}; .* delete the key") as caught:
             make_redis_sink().write([window("cart", 60, 1), change])
 
         assert "out of reach" not in str(caught.value)
@@ -943,7 +943,7 @@ def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
         reader.delete(key)
 
     reader.rpush(filled_key(table), "of another type")
-    with pytest.raises(ServiceError, match=f"{filled_key(table)}.*WRONGTYPE.* delete it"):
+    with pytest.raises(ServiceError, match=f"{filled_key(table)}.*WRONGTYPE.* delete the key"):
         make_redis_sink().is_filled()
 
 

@@ -170,7 +170,7 @@ def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> Non
     assert find_letter(letters, "3a").offset == 30
     with pytest.raises(QueryError, match=r"no dead letter whose id begins with '9'; .* lists the letters"):
         find_letter(letters, "9")
-    with pytest.raises(QueryError, match="several dead letters have an id that begins with ''; give more"):
+    with pytest.raises(QueryError, match="several dead letters have an id that begins with ''; specify more"):
         find_letter(letters, "")
 
 
