@@ -167,12 +167,11 @@ class Commit:
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
-        written = delta.write_files(self._txn, rows)
+        written, count = delta.write_files(self._txn, rows)
         self._actions += written
+        if count is not None:
+            return count
         added = [file for file in written if delta.is_added(file)]
-        counts = list(map(delta.records_in, added))
-        if None not in counts:
-            return sum(count or 0 for count in counts)
         return delta.rows_of_files(self.spark, self.snapshot, added).count()  # for a table without statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:

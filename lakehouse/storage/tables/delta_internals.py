@@ -345,9 +345,18 @@ def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action
     return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
 
 
-def write_files(txn: Txn, rows: DataFrame) -> list[Action]:
-    """Write rows into files, and return the actions that add them."""
-    return elements(txn.writeFiles(internals.java_frame(rows)))
+def write_files(txn: Txn, rows: DataFrame) -> tuple[list[Action], int | None]:
+    """Write rows into files; return the actions that add them, and the table's new rows (None if unknown).
+
+    Delta itself writes only where a table's or the session's properties require it, or without our jar.
+    """
+    given, plain = internals.java_frame(rows), internals.compiled(rows.sparkSession, "PlainFiles")
+    written = None if plain is None else plain.write(txn, given)
+    if written is not None:
+        return elements(written.actions()), int(written.rows())
+    files = elements(txn.writeFiles(given))
+    counts = [records_in(file) for file in files if is_added(file)]
+    return files, None if None in counts else sum(count or 0 for count in counts)
 
 
 def commit(spark: SparkSession, txn: Txn, actions: Iterable[Action], operation: Operation) -> int:
