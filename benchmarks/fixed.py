@@ -1,6 +1,5 @@
-"""The fixed cost of starts, and the number of rows from which generated code pays off.
+"""The fixed cost of starts.
 
-    python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper, by rows
     python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
     python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
 
@@ -17,26 +16,18 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
 import typer
-from pyspark.sql import DataFrame, SparkSession
 from rich.table import Table
 
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers import bronze
-from lakehouse.engine.progress import parts
-from lakehouse.engine.records.validation import judge
-from lakehouse.settings import Settings, load_settings
-from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import executing_for
-from lakehouse.storage.tables import Lake, Position, open_lake
+from lakehouse.settings import Settings
 from lakehouse.streams.registry import BY_DEFAULT
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -48,65 +39,6 @@ _COMMANDS = (
     ("rebuild", "gold"),
     ("dead-letters", "replay", "--all"),
 )
-
-
-@contextmanager
-def _lake() -> Iterator[tuple[Lake, Settings]]:
-    with tempfile.TemporaryDirectory(prefix="lakehouse-fixed-") as home:
-        settings = load_settings().changed({"home": Path(home), "lake": f"{home}/lake"})
-        with open_lake(settings, "bench fixed", brief=False) as lake:
-            yield lake, settings
-
-
-def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFrame:
-    """Land a load of metrics as one bronze commit, and return its rows."""
-    now, path = datetime.now(UTC), lake.path("bronze", "metrics_events")
-    load = Load("metrics", events, span_s=5, seed=number)
-    rows = [
-        (sample.key, sample.value, None, "metrics-events", 0, number * events + place, now, 0, now, None)
-        for place, sample in enumerate(load.samples(settings))
-    ]
-    frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2)
-    version = tables.append(frame, path).version or 0
-    part = parts.appends(lake.spark, path, Position(version), version + 1, max_bytes=1)
-    return part.frame(lake.spark, path)
-
-
-@app.command()
-def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 12) -> None:
-    """Print the cost of judging and folding, with interpreted and generated code, by number of rows."""
-    table = Table("rows", "judge interpreted, s", "generated, s", "partial interpreted, s", "generated, s")
-    with _lake() as (lake, settings):
-        lake.ensure(bronze.spec(METRICS.sources[0]))
-        for number, events in enumerate((1_000, 5_000, 20_000, 60_000)):
-            landed = _landed(lake, settings, events, number)
-            clean = judge(landed, METRICS.sources[0], None).drop("raw", "reasons").persist()
-            clean.count()
-            watermark = datetime(2020, 1, 1, tzinfo=UTC)
-
-            def judged(landed: DataFrame = landed, watermark: datetime = watermark) -> DataFrame:
-                return judge(landed, METRICS.sources[0], watermark)
-
-            def partial(clean: DataFrame = clean) -> DataFrame:
-                return METRICS.gold[0].preaggregate(clean)
-
-            figures = [
-                _median_s(lake.spark, step, rounds, few=few)
-                for step in (judged, partial)
-                for few in (True, False)
-            ]
-            table.add_row(f"{events:,}", *(f"{figure:.2f}" for figure in figures))
-    console.print(table)
-
-
-def _median_s(spark: SparkSession, step: Callable[[], DataFrame], rounds: int, *, few: bool) -> float:
-    took = []
-    with executing_for(spark, few=few):
-        for _ in range(rounds):
-            began = time.monotonic()
-            step().write.format("noop").mode("overwrite").save()
-            took.append(time.monotonic() - began)
-    return statistics.median(took[rounds // 2 :])
 
 
 @app.command()

@@ -30,7 +30,7 @@ from lakehouse.engine.layers.identities import Identities
 from lakehouse.engine.records.validation import judge
 from lakehouse.settings import load_settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.execution import Amount, executing_for
 from lakehouse.storage.spark.session import start_session
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Source, Stream
@@ -65,7 +65,7 @@ def ids(
             before = psutil.Process().memory_info().rss
             known_ids = silver.identities_of(lake, Stream("ids", (source,), ()), source)
             nothing = _judged(spark, source, 0, 0, rows)
-            with used_by(*application()) as start, executing_for(spark, few=False):
+            with used_by(*application()) as start, executing_for(spark, Amount.MANY):
                 known_ids.settle(nothing, tables.begin(spark, paths.clean))
             kept_mb = (psutil.Process().memory_info().rss - before) / 1e6
             what = "unique" if sequence_by is None else "corrected"
@@ -113,7 +113,7 @@ def _fill(spark: SparkSession, path: str, rows: int) -> None:
     }
     fields = tables.read(spark, path).schema.fields
     values = [columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in fields]
-    with executing_for(spark, few=False):
+    with executing_for(spark, Amount.MANY):
         tables.append(spark.range(rows).select(*values).orderBy("event_time"), path)
 
 
@@ -130,13 +130,13 @@ def _judged(spark: SparkSession, source: Source, count: int, repeats: int, first
 def _settling(judged: DataFrame, known: Identities, path: str) -> Usage:
     judged.count()
     spark = judged.sparkSession
-    with executing_for(spark, few=True), used_by(*application()) as usage:
+    with executing_for(spark, Amount.FEW), used_by(*application()) as usage:
         known.settle(judged, tables.begin(spark, path)).rows.count()
     return usage
 
 
 def _judging(spark: SparkSession, source: Source, count: int, first: int) -> Usage:
-    with executing_for(spark, few=True), used_by(*application()) as usage:
+    with executing_for(spark, Amount.FEW), used_by(*application()) as usage:
         _judged(spark, source, count, 0, first).write.format("noop").mode("overwrite").save()
     return usage
 

@@ -1,7 +1,8 @@
 """The cost of a round in a live run: a fixed part F, and a part v for each event.
 
     python -m benchmarks.rounds                             F and v of the four streams
-    python -m benchmarks.rounds --kept-in-turns             the same with and without kept plans, in turns
+    python -m benchmarks.rounds --without PlainFiles        with and without a class of our jar, in turns
+    python -m benchmarks.rounds --amount FEW --amount SOME  the same in each execution mode, in turns
     python -m benchmarks.rounds --stream calls --events 500 --events 30000
 
 Rounds are driven one by one in a single thread, so that each step's CPU time can be measured. Each stream
@@ -12,12 +13,14 @@ over several sizes, as F + v * events.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
+from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -35,8 +38,8 @@ from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.runtime.loop import utc_now
 from lakehouse.engine.runtime.runner import makers_of
 from lakehouse.settings import Settings
-from lakehouse.storage.spark import internals
-from lakehouse.storage.spark.execution import execute_for
+from lakehouse.storage.spark import execution, internals
+from lakehouse.storage.spark.execution import Amount, execute_for
 from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once, open_lake
 from lakehouse.streams.definition import Stream
@@ -135,7 +138,7 @@ class Rounds:
     def _round(self, stream: Stream, costs: dict[str, Cost]) -> None:
         spark, handed = self._lakes[stream.name].spark, dict[str, InMemory]()
         activate(spark)
-        execute_for(spark, few=True)
+        execute_for(spark, Amount.FEW)
         with ExitStack() as held:
             for maker in self._makers[stream.name]:
                 if (step := self._steps.get(maker.name)) is None:
@@ -177,39 +180,59 @@ def _by_thread(jvm: psutil.Process) -> dict[tuple[str, str], float]:
 
 
 @contextmanager
-def _planned_anew() -> Iterator[None]:
-    """Plan every query again, as on a cluster without the project's jar."""
-    with patch.object(internals, "compiled", lambda *_: None):
+def _lacking(names: Collection[str]) -> Iterator[None]:
+    """Run the block without some classes of our jar."""
+    compiled = internals.compiled
+    with patch.object(
+        internals, "compiled", lambda spark, name: None if name in names else compiled(spark, name)
+    ):
+        yield
+
+
+@contextmanager
+def _executing_as(amount: Amount) -> Iterator[None]:
+    """Run the block in one execution mode, whatever the number of rows."""
+    few, some = (sys.maxsize if amount >= one else -1 for one in (Amount.FEW, Amount.SOME))
+    with patch.object(execution, "FEW_ROWS", few), patch.object(execution, "SOME_ROWS", some):
         yield
 
 
 @app.command()
-def measure(
+def measure(  # noqa: PLR0917 - typer's options
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default the four built-in.")] = None,
     events: Annotated[list[int] | None, typer.Option(help="Events of a stream in a round; again.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds of each size.")] = 6,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds before these, of 2,500 events.")] = 16,
-    *,
-    kept_in_turns: Annotated[
-        bool, typer.Option("--kept-in-turns", help="With and without kept plans.")
-    ] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Every other round without this class; may be repeated.")
+    ] = None,
+    amount: Annotated[
+        list[str] | None, typer.Option(help="Rounds in this execution mode, in turns: FEW, SOME or MANY.")
+    ] = None,
 ) -> None:
     """Print the cost of a round and its steps, for each number of events."""
     sizes = events or [100, 12_500]
+    ways: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nullcontext}
+    if without:
+        ways[f"without {', '.join(without)}"] = partial(_lacking, without)
+    if amount:
+        ways = {one: partial(_executing_as, Amount[one]) for one in amount}
     with bench_services() as settings, open_lake(settings, "bench rounds", brief=False) as lake:
         streams = choose(stream or [one.name for one in BY_DEFAULT], settings)
         driven = Rounds(lake, streams, settings)
         try:
             console.print(f"warming up: {warmup} rounds of 2,500 events a stream")
-            young = [driven.run(2_500).whole for _ in range(warmup)]
+            young = []
+            for _, enter in zip(range(warmup), cycle(ways.values()), strict=False):
+                with enter():
+                    young.append(driven.run(2_500).whole)
             _print_young(young)
             found = defaultdict[tuple[str, int], list[Round]](list)
             for number in range(rounds):
                 for size in sizes if number % 2 == 0 else sizes[::-1]:
-                    if kept_in_turns:
-                        with _planned_anew():
-                            found["planned anew", size].append(driven.run(size))
-                    found["kept plans", size].append(driven.run(size))
+                    for way, enter in ways.items():
+                        with enter():
+                            found[way, size].append(driven.run(size))
         finally:
             driven.close()
     for (way, size), ones in found.items():

@@ -33,7 +33,7 @@ from lakehouse.engine.records.validation import filter_clean, filter_dead, judge
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import changes_of, leaves, within
 from lakehouse.storage.spark.collecting import local_frame
-from lakehouse.storage.spark.execution import gathered
+from lakehouse.storage.spark.execution import Amount, gathered
 from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.storage.tables import DELETED, from_micros
 from lakehouse.storage.tables.commits import changed_rows
@@ -210,7 +210,7 @@ class Folding:
         return local_frame(self.spark, [], schema)
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
-        return gathered(rows, few=self._is_small)
+        return gathered(rows, Amount.FEW if self._is_small else Amount.MANY)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
         """Return the records that are clean under the current watermark. All others become dead letters."""

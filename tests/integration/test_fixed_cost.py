@@ -91,8 +91,8 @@ def rounds(
     """
     is_interpreted, warming, counting = request.param
     if not is_interpreted:
-        monkeypatch.setattr(execution, "FEW_ROWS", 0)
-        monkeypatch.setattr(execution, "FEW_BYTES", 0)
+        monkeypatch.setattr(execution, "FEW_ROWS", -1)
+        monkeypatch.setattr(execution, "SOME_ROWS", -1)
     cleaning, merging = silver_of(spark, lake_settings), gold_of(spark, lake_settings)
     found, every = [], warming + counting
     for number in range(every):

@@ -28,7 +28,7 @@ from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.columns import Columns
-from lakehouse.storage.spark.execution import are_few, by_reference, execute_for
+from lakehouse.storage.spark.execution import Amount, amount_of, by_reference, execute_for
 from lakehouse.storage.spark.kafka_source import RECORDS
 from lakehouse.storage.tables import HighWaterMark, Lake, Move, TableSpec, Written, shifted
 from lakehouse.storage.tables.specs import EPOCH
@@ -146,10 +146,10 @@ class _Landing(Step):
         If Spark's source fails on a record, append only the records before it or, if there are none, only
         that record.
         """
-        few = are_few(rows=batch.count or 0)
-        execute_for(self._lake.spark, few=few)
+        amount = amount_of(rows=batch.count or 0)
+        execute_for(self._lake.spark, amount)
         # One file per topic partition would mean many small files in each micro-batch.
-        records = batch.rows.coalesce(1 if few else self._files)
+        records = batch.rows.coalesce(self._files if amount is Amount.MANY else 1)
         landing = self._landing(now)
         landed = to_bronze(records, tables.from_micros(landing.after or 0))
         if self.passes_on:

@@ -39,7 +39,7 @@ from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
 from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.sinks.stopwatch import Stopwatch
-from lakehouse.storage.spark.execution import are_few, execute_for, gathered, size_of
+from lakehouse.storage.spark.execution import Amount, amount_of, execute_for, gathered, size_of
 from lakehouse.storage.spark.kept import Kept
 from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Lake, Position, Progress
@@ -157,12 +157,12 @@ class _Export(Step):
         return rest.feed, rest.part
 
     def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
-        few = are_few(size_bytes=size_of(feed))
-        execute_for(feed.sparkSession, few=few)
-        leaving = filter_newest(gathered(feed, few=few), self._table).where(self._leaves)
+        amount = amount_of(size_bytes=size_of(feed))
+        execute_for(feed.sparkSession, amount)
+        leaving = filter_newest(gathered(feed, amount), self._table).where(self._leaves)
         if self._lost is not None and self._lead is not None:
             unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, self._lost, now=now)
-        done = self._send(leaving, span, now, few=few)
+        done = self._send(leaving, span, now, amount)
         self._note_progress(span.after)
         self._reading.advance(span.after)
         written = {} if self._lead is None else {self._lead.place: done.sent}
@@ -213,10 +213,10 @@ class _Export(Step):
         sliced = lead.begun()
         return Noted(spark, path, table, lead.place, lead.sent(), sliced)
 
-    def _send(self, leaving: DataFrame, span: Span, now: datetime, *, few: bool) -> _Done:
+    def _send(self, leaving: DataFrame, span: Span, now: datetime, amount: Amount) -> _Done:
         most = {"rows": LARGE_FROM_ROWS - 1, "size_bytes": LARGE_FROM_BYTES}
         sending = Sending(span, now, self._reading.position is None, self._lost is not None)
-        changes = within(leaving, self._changes, **most) if few else None
+        changes = within(leaving, self._changes, **most) if amount is not Amount.MANY else None
         if changes is None:
             with outgoing(leaving, self._changes) as rows:
                 if rows.count > most["rows"] or rows.size_bytes > most["size_bytes"]:

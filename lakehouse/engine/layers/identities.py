@@ -59,7 +59,7 @@ from lakehouse.engine.records.validation import filter_clean
 from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.columns import Columns
-from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.execution import Amount, executing_for
 from lakehouse.storage.tables import DELETED, Candidates, Commit, Move, Why
 from lakehouse.storage.tables.pruning import Near, in_spans
 from lakehouse.streams.contract import COORDINATES
@@ -166,7 +166,7 @@ class Identities:
         standing = self._alike(there, source.id_column or "", wanted)
         chosen = self._alike(judged, OF_ID, wanted)
         closing = self._frozen.closing(chosen, standing)
-        with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
+        with executing_for(spark, Amount.FEW if near.rows <= _SCANNED_ROWS else Amount.MANY):
             others = self._letters(seen, hashes, chosen, standing)
             others = self._frozen.with_taken_letters(others, chosen)
             outcome = compared(source, chosen if closing is None else closing, standing, others)

@@ -19,7 +19,7 @@ from lakehouse.engine.progress import cuts
 from lakehouse.engine.records.dead_letters import DISCARDED, REPLAYED, SCHEMA, letter_id, status_by
 from lakehouse.engine.records.identity import RESENT, SUPERSEDED
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import are_few, gathered
+from lakehouse.storage.spark.execution import amount_of, gathered
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
 from lakehouse.storage.tables import FILE, Move
 from lakehouse.streams.contract import COORDINATES
@@ -58,7 +58,7 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
         commit.expect(moves)
         near = commit.candidates(where)
         rows = _settled(commit.rows(near).drop(FILE), stage, verdicts, now)
-        rows = gathered(rows, few=are_few(rows=near.rows)).persist()
+        rows = gathered(rows, amount_of(rows=near.rows)).persist()
         try:
             written = tables.upsert(rows, commit, near, ("id",), moves)
             if written.version is None and moves:

@@ -26,7 +26,7 @@ from lakehouse.engine.ops_tables import retained
 from lakehouse.engine.progress.finality import Finality, finality_at
 from lakehouse.storage import tables
 from lakehouse.storage.spark.columns import Columns
-from lakehouse.storage.spark.execution import are_few, execute_for, executing_for, gathered, size_of
+from lakehouse.storage.spark.execution import Amount, amount_of, execute_for, executing_for, gathered, size_of
 from lakehouse.storage.tables import (
     DELETED,
     Candidates,
@@ -91,10 +91,10 @@ class Merge:
         Raises PositionError if the micro-batch does not begin at the position recorded in the table.
         """
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
-        few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
-        execute_for(spark, few=few)
+        amount = amount_of(size_bytes=size_of(rows)) if batch.count is None else amount_of(rows=batch.count)
+        execute_for(spark, amount)
         beside = dict(zip((side.name for side in table.sides), batch.beside, strict=False))
-        moved = Moved.of(table, gathered(rows, few=few))
+        moved = Moved.of(table, gathered(rows, amount))
         try:
             facts = Facts.of(table, moved.touched)
             if not facts.rows:
@@ -121,15 +121,18 @@ class Merge:
         commit = leases.begin(spark, self._path)
         commit.expect_settings(table.pinned_settings)
         commit.expect(coming.moves)  # else a side table could get rows that the main table has already folded
-        touched = folds.touched(table, facts, given.progress, exactly=are_few(rows=facts.partials))
-        near = commit.candidates(touched)
-        few = are_few(rows=max(facts.partials, near.rows))
+        exactly, hourly = (
+            folds.touched(table, facts, given.progress, exactly=is_exact) for is_exact in (True, False)
+        )
+        near = commit.candidates(exactly)
+        amount = amount_of(rows=max(facts.partials, near.rows))
         has_left = given.left is not None
         made_anew = partial(recomputing.made_anew, self._lake, table, coming.batch, in_windows=has_left)
-        with executing_for(spark, few=few):
-            partials = gathered(partials, few=few)
+        with executing_for(spark, amount):
+            partials = gathered(partials, amount)
             current = self._declared.of(commit.rows(near))
-            current = gathered(current if touched is None else current.where(touched.condition()), few=few)
+            touched = exactly if amount is Amount.FEW else hourly
+            current = gathered(current if touched is None else current.where(touched.condition()), amount)
             folded = folds.folded(table, partials, current, given, made_anew)
             folded.rows.persist()
             try:
@@ -145,7 +148,7 @@ class Merge:
         until_due = folds.until_due(clock, now)
         due = clock.waits() & until_due.condition()
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
-        with executing_for(spark, few=are_few(rows=near.rows)):
+        with executing_for(spark, amount_of(rows=near.rows)):
             waiting = commit.rows(near).where(clock.waits())
             rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.layers.step import Batch
 from lakehouse.engine.progress import cuts
-from lakehouse.storage.spark.execution import execute_for
+from lakehouse.storage.spark.execution import Amount, execute_for
 from lakehouse.storage.tables import DELETED, Lake, from_micros, shifted
 from lakehouse.storage.tables.commits import CHANGE_TYPE
 from lakehouse.storage.tables.pruning import in_spans, merged
@@ -60,7 +60,7 @@ def made_anew(
     keys' windows are read. Afterwards, the session remains configured for many rows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
-    execute_for(spark, few=False)
+    execute_for(spark, Amount.MANY)
     paths = {name: lake.path("silver", name) for name in table.reads}
     history = table.combine(
         {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}

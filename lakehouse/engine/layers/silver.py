@@ -54,14 +54,13 @@ from lakehouse.engine.records.validation import (
     watermark_of,
 )
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
+from lakehouse.storage.spark.execution import BYTES_A_ROW, amount_of, execute_for, size_of
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, runs_of, within
 from lakehouse.storage.tables import Commit, Lake, Move, TableSpec, leases
 from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Source, Stream
 
 STAGE = "silver"
-_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in bronze files
 _ONE_TASK_BYTES = 128 << 10  # in bronze files; below this, a second task and file cost more than they save
 
 
@@ -228,9 +227,9 @@ class _Cleaning(TableStep):
         """Write the verdicts on the rows; keep the clean rows in memory during the block."""
         rows_in = batch.rows
         spark = rows_in.sparkSession
-        size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
-        execute_for(spark, few=are_few(size_bytes=size))
-        undecided = gathered(rows_in, few=size <= _ONE_TASK_BYTES)
+        size = size_of(rows_in) if batch.count is None else batch.count * BYTES_A_ROW
+        execute_for(spark, amount_of(size_bytes=size))
+        undecided = rows_in.coalesce(1) if size <= _ONE_TASK_BYTES else rows_in
         skipping = self._skipped_in(undecided)
         passed_over = [*skipping, *(self._skipped_before(undecided) if batch.is_resumed else ())]
         judged, facts = self._judged_by_landing(undecided, passed_over)

@@ -30,7 +30,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.kafka.offsets import OffsetLooker
 from lakehouse.storage.kafka.refusals import denied
 from lakehouse.storage.kafka.topics import IdLooker, describe_topic
-from lakehouse.storage.spark.execution import FEW_ROWS
+from lakehouse.storage.spark.execution import SOME_ROWS
 from lakehouse.storage.spark.kafka_source import Place, ReadApart, invalid, misdated, read_apart, read_between
 from lakehouse.storage.spark.query_errors import heap_bytes, what_of
 from lakehouse.storage.tables import Lake, Move
@@ -196,7 +196,7 @@ class TopicReading:
         longest = max(waiting, key=lambda n: waiting[n][1] - waiting[n][0])
         size = self._looker.record_bytes(longest, waiting[longest][0])
         if size is None:
-            return min(most, FEW_ROWS)
+            return min(most, SOME_ROWS // 5)
         in_memory = _OVERHEAD_BYTES + (size if size < _LARGE_BYTES else _COPIES * size)
         return min(most, max(_AT_LEAST, int(self._room / in_memory)))
 

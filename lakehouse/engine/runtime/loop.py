@@ -25,7 +25,7 @@ from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.engine.runtime.troubles import Failure, Troubles
 from lakehouse.engine.runtime.watch import Watch
-from lakehouse.storage.spark.execution import execute_for
+from lakehouse.storage.spark.execution import Amount, execute_for
 from lakehouse.storage.spark.query_errors import has_ended, heap_of, is_disk_full, is_heap_full, what_of
 from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once
@@ -131,7 +131,7 @@ class StreamLoop:
 
     def _go(self, slots: Sequence[_Slot]) -> bool:
         activate(self._lake.spark)
-        execute_for(self._lake.spark, few=True)
+        execute_for(self._lake.spark, Amount.FEW)
         handed, did = dict[str, InMemory](), False
         held = ExitStack()
         try:

@@ -20,12 +20,12 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
-from lakehouse.storage.spark.execution import FEW_ROWS
+from lakehouse.storage.spark.execution import SOME_ROWS
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 
 DIRECTORY = "_lakehouse_warm_up"
-_ROWS = (1_000, 2 * FEW_ROWS)  # few rows are executed differently from many
+_ROWS = (1_000, SOME_ROWS // 4)  # executed differently: as few rows, and as some
 _ROUNDS = 3
 _LEFT_S = 3_600
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import are_few, executing_for
+from lakehouse.storage.spark.execution import Amount, amount_of, executing_for
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
@@ -56,31 +56,31 @@ def audit(
     concurrently, and `on_check` is called from two threads. Raises ServiceError if Kafka or another store is
     unreachable.
     """
-    small = {stream.name: _is_small(lake, stream) for stream in streams}
+    amounts = {stream.name: _amount(lake, stream) for stream in streams}
 
     def checks(stream: Stream) -> list[Check]:
         found = []
         own = replace(lake, spark=lake.spark.newSession())  # with separate execution settings
-        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # reported by `files`
+        with executing_for(own.spark, amounts[stream.name]), suppress(TableError):  # reported by `files`
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
                     on_check(check)
                     found.append(check)
         return found
 
-    with ThreadPoolExecutor(2 if all(small.values()) else 1) as pool:
+    with ThreadPoolExecutor(1 if Amount.MANY in amounts.values() else 2) as pool:
         return Report(now, tuple(check for found in pool.map(checks, streams) for check in found))
 
 
-def _is_small(lake: Lake, stream: Stream) -> bool:
-    """Return whether each of the stream's tables has few rows."""
+def _amount(lake: Lake, stream: Stream) -> Amount:
+    """Return how many rows the stream's largest table has."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
     try:
         sizes = [tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name)]
     except TableError:  # reported by `files`
-        return False
-    return are_few(size_bytes=max(sizes, default=0))
+        return Amount.MANY
+    return amount_of(size_bytes=max(sizes, default=0))
 
 
 def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Iterator[tuple[Compared, _Look]]:

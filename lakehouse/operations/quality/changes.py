@@ -26,7 +26,7 @@ from pyspark.sql.types import DataType, LongType, TimestampType
 
 from lakehouse.common.errors import TableError
 from lakehouse.operations.quality.subjects import CHANGES, LIMITS_VIEW, PinnedTables, Subject, showing, words
-from lakehouse.storage.spark.execution import are_few, execute_for, executing_for
+from lakehouse.storage.spark.execution import Amount, amount_of, execute_for, executing_for
 from lakehouse.storage.tables import from_micros
 from lakehouse.storage.tables.pruning import MOST_SPANS, merged
 from lakehouse.streams.definition import MergedTable
@@ -80,7 +80,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
         return False
     since = _Since(pinned, {name: version for name, (_, version) in held.items()}, kept)
     try:
-        with executing_for(pinned.spark, few=True):
+        with executing_for(pinned.spark, Amount.FEW):
             return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
     except (PySparkException, Py4JJavaError, TableError, OverflowError):  # for example, the feed is missing
         return False
@@ -173,7 +173,7 @@ class _Since:
             by = next((name for name in names if _size_of(types[name]) is not None), None)
             where = F.lit(None) if by is None else _buckets(F.col(by), F.col(by), types[by])
             count, buckets = keys.agg(F.count(F.lit(1)), where).first() or (0, [])
-            execute_for(self._pinned.spark, few=are_few(rows=count))
+            execute_for(self._pinned.spark, amount_of(rows=count))
             rows = self._pinned.rows(subject)
             if by is not None:  # null is a valid key value
                 rows = rows.where(_within(F.col(by), buckets, types[by]) | F.col(by).isNull())

@@ -20,7 +20,7 @@ from lakehouse.engine.layers import bronze, gold, silver
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import are_few, executing_for
+from lakehouse.storage.spark.execution import Amount, amount_of, executing_for
 from lakehouse.storage.tables import Lake, TableSpec
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.entries import LogEntry
@@ -133,15 +133,15 @@ class PinnedTables:
         return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
 
     @cached_property
-    def is_small(self) -> bool:
-        """Whether every table has few rows."""
+    def amount(self) -> Amount:
+        """How many rows the largest table has."""
         sizes = (tables.size_bytes(self.spark, self._path(self._every[name])) for name in self.versions)
-        return are_few(size_bytes=max(sizes, default=0))
+        return amount_of(size_bytes=max(sizes, default=0))
 
     @contextmanager
     def executing(self) -> Iterator[None]:
         """Use execution settings for the tables' size during the block."""
-        with executing_for(self.spark, few=self.is_small):
+        with executing_for(self.spark, self.amount):
             yield
 
     @contextmanager

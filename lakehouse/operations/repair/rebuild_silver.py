@@ -49,7 +49,7 @@ from lakehouse.engine.records.dead_letters import (
 from lakehouse.engine.records.shown import shown
 from lakehouse.engine.records.validation import filter_dead, judge, late_reason, silver_schema
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import are_few, executing_a_handful
+from lakehouse.storage.spark.execution import Amount, amount_of, executing_a_handful
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, runs_of, within
 from lakehouse.storage.tables import DELETED, Lake, Why, from_micros
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
@@ -230,7 +230,7 @@ class _SourceRebuild:
 
     @property
     def _is_small(self) -> bool:
-        return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
+        return amount_of(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze)) is Amount.FEW
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
         """Return the records that were not skipped with --skip, and the number of skipped records."""

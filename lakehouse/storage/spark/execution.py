@@ -1,26 +1,26 @@
-"""Choose a step's execution mode: generated code for many rows, interpreted execution for few.
+"""Choose a step's execution mode by its amount of rows.
 
-Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. Code generation
-pays off from some tens of thousands of rows on. For fewer rows, and in short-lived processes, it is most of
-the cost. Each step of a micro-batch knows its approximate number of rows before it runs, and chooses a mode.
-For few rows, adaptive execution is also off, and the rows are gathered in one partition. With a single
-partition, nothing is shuffled, because an additional stage would cost more than it saves.
+Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. It also shuffles
+the rows, and plans them again between stages. For the rows of a micro-batch, that is most of the cost. Each
+step knows its approximate number of rows before it runs, and chooses a mode: see `Amount`.
 
-`python -m benchmarks.fixed crossing` prints the break-even points.
+`python -m benchmarks.rounds --amount FEW --amount SOME --amount MANY` prints the break-even points.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from enum import IntEnum
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.storage.spark import internals
 
-FEW_ROWS = 20_000
-FEW_BYTES = 1 << 20
+FEW_ROWS = 10_000
+SOME_ROWS = 100_000
+BYTES_A_ROW = 52  # in files of bronze
 
 _GENERATES = "spark.sql.codegen.wholeStage"
 _FACTORY = "spark.sql.codegen.factoryMode"
@@ -30,9 +30,23 @@ _OPENING = "spark.sql.files.openCostInBytes"
 _LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
-def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
-    """Return whether this many rows, in files of this size, are processed faster without generated code."""
-    return rows <= FEW_ROWS and size_bytes <= FEW_BYTES
+class Amount(IntEnum):
+    """How many rows a plan processes, which determines its execution.
+
+    MANY  generated code for whole stages, adaptive plans, and shuffles
+    SOME  one partition, so that nothing is shuffled, and generated code for single expressions
+    FEW   one partition, and interpreted expressions
+    """
+
+    MANY = 0
+    SOME = 1
+    FEW = 2
+
+
+def amount_of(*, rows: int = 0, size_bytes: int = 0) -> Amount:
+    """Return the mode in which this many rows, in files of this size, cost the least."""
+    most = max(rows, size_bytes // BYTES_A_ROW)
+    return Amount.FEW if most <= FEW_ROWS else Amount.SOME if most <= SOME_ROWS else Amount.MANY
 
 
 def size_of(rows: DataFrame) -> int:
@@ -40,9 +54,14 @@ def size_of(rows: DataFrame) -> int:
     return internals.estimated_bytes(rows)
 
 
-def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
-    """Coalesce few rows into one partition, so that joins need no shuffle; leave many rows unchanged."""
-    return rows.coalesce(1) if few else rows
+def gathered(rows: DataFrame, amount: Amount) -> DataFrame:
+    """Coalesce the rows into one partition, so that joins need no shuffle; leave many rows unchanged."""
+    return rows if amount is Amount.MANY else rows.coalesce(1)
+
+
+def broadcast(rows: DataFrame, amount: Amount) -> DataFrame:
+    """Mark the rows for a broadcast join; leave many rows unchanged."""
+    return rows if amount is Amount.MANY else F.broadcast(rows)
 
 
 def by_reference(value: Column, row: Column) -> Column:
@@ -55,38 +74,44 @@ def by_reference(value: Column, row: Column) -> Column:
     return F.get(F.array(value, value), row.isNull().cast("int"))
 
 
-def execute_for(spark: SparkSession, *, few: bool) -> None:
-    """Configure the session's next plans for few rows, or for many.
+def execute_for(spark: SparkSession, amount: Amount) -> None:
+    """Configure the session's next plans for an amount of rows.
 
     A query's own session keeps this setting for the source of its next micro-batch, because Spark plans the
     source before its size is known. Most micro-batches are about as large as the previous one.
     """
-    if (spark.conf.get(_GENERATES) == "false") == few:
+    if _amount(spark) is amount:
         return
-    configured = spark.sparkContext.getConf()
-    spark.conf.set(_GENERATES, str(not few).lower())
-    spark.conf.set(_FACTORY, "NO_CODEGEN" if few else "FALLBACK")
-    spark.conf.set(_ADAPTS, "false" if few else configured.get(_ADAPTS, "true"))
+    many, configured = amount is Amount.MANY, spark.sparkContext.getConf()
+    spark.conf.set(_GENERATES, str(many).lower())
+    spark.conf.set(_FACTORY, "NO_CODEGEN" if amount is Amount.FEW else "FALLBACK")
+    spark.conf.set(_ADAPTS, configured.get(_ADAPTS, "true") if many else "false")
+
+
+def _amount(spark: SparkSession) -> Amount:
+    if spark.conf.get(_GENERATES) != "false":
+        return Amount.MANY
+    return Amount.FEW if spark.conf.get(_FACTORY) == "NO_CODEGEN" else Amount.SOME
 
 
 @contextlib.contextmanager
-def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
+def executing_for(spark: SparkSession, amount: Amount) -> Iterator[None]:
     """During the block, configure the session as `execute_for` does; then restore the previous setting.
 
-    A persisted frame is planned when `persist` is called, so call it inside the block.
+    A persisted frame is planned when it is persisted, so persist it inside the block.
     """
-    before = spark.conf.get(_GENERATES) == "false"
-    execute_for(spark, few=few)
+    before = _amount(spark)
+    execute_for(spark, amount)
     try:
         yield
     finally:
-        execute_for(spark, few=before)
+        execute_for(spark, before)
 
 
 @contextlib.contextmanager
 def executing_a_handful(spark: SparkSession) -> Iterator[None]:
     """Execute the block for few rows, and shuffle into one partition where a shuffle is needed."""
-    with executing_for(spark, few=True), having_set(spark, _SHUFFLED_TO, "1"):
+    with executing_for(spark, Amount.FEW), having_set(spark, _SHUFFLED_TO, "1"):
         yield
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.storage.spark import files as storage
-from lakehouse.storage.spark.execution import are_few, by_reference, executing_for
+from lakehouse.storage.spark.execution import amount_of, by_reference, executing_for
 from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.data_files import file_of, files_of, frame_of_files
@@ -41,6 +41,7 @@ FEW_VERSIONS = 10
 """The changes of up to this many versions are read file by file, with a separate scan for each version."""
 
 _OF_PATTERNS = re.compile(r"[][{}?*\\]")
+_READ_WHOLE_BYTES = 1 << 20  # of a small table, whose files Delta would select in Spark jobs
 _YOUNG = 20  # the maximum number of commits, each of which is read
 _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
@@ -89,7 +90,7 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
     All files of a small table are read, because Delta would need Spark jobs to select the matching files.
     """
     noted = delta.noted_bytes(found)
-    if noted is not None and are_few(size_bytes=noted):
+    if noted is not None and noted <= _READ_WHOLE_BYTES:
         files = noted_files(found, FEW_FILES)
         if files is not None:
             return delta.rows_of_files(spark, found, files)
@@ -244,7 +245,7 @@ class HighWaterMark:
         by_name = files_of(spark, self._path, newest).by_name
         last = last_ones({name: file.bounds for name, file in by_name.items()}, self._column)
         files = [by_name[name] for name in last]
-        with executing_for(spark, few=are_few(size_bytes=sum(file.size_bytes for file in files))):
+        with executing_for(spark, amount_of(size_bytes=sum(file.size_bytes for file in files))):
             rows = frame_of_files(spark, newest, files)
             row = rows.agg(F.unix_micros(F.max(self._column)).alias("micros")).first()
         return None if row is None or row.micros is None else from_micros(row.micros)

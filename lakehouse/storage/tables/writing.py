@@ -23,7 +23,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.common.errors import TableError
-from lakehouse.storage.spark.execution import are_few, executing_for, gathered, reading_file_by_file
+from lakehouse.storage.spark.execution import (
+    Amount,
+    amount_of,
+    broadcast,
+    executing_for,
+    gathered,
+    reading_file_by_file,
+)
 from lakehouse.storage.tables.commits import (
     CHANGE_TYPE,
     FILE,
@@ -130,15 +137,15 @@ def upsert(
     changed = rows.count() if count is None else count
     if not changed:
         return Written(0, None)
-    few = are_few(rows=max(changed, near.rows))
-    with executing_for(rows.sparkSession, few=few):
-        _put_in_place(gathered(rows, few=few), changed, commit, near, keys)
+    amount = amount_of(rows=max(changed, near.rows))
+    with executing_for(rows.sparkSession, amount):
+        _put_in_place(gathered(rows, amount), changed, commit, near, keys)
         return Written(changed, commit.finish(moves, why))
 
 
 def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates, keys: Sequence[str]) -> None:
-    few = are_few(rows=max(count, near.rows))
-    names = _files_with(rows, commit, near, keys, few=few)
+    amount = amount_of(rows=max(count, near.rows))
+    names = _files_with(rows, commit, near, keys, amount)
     gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)
     new = _as_in(commit.schema, rows, commit.path)
     if not names:
@@ -150,25 +157,25 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
     if stay:
         # Later changes to these rows then rewrite only these rows, not the other rows in a large file.
-        changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
+        changing = broadcast(new.select(*keys), amount_of(rows=count))
         around = commit.rows(near, large).drop(FILE)
         with reading_file_by_file(rows.sparkSession):  # mixed rows would be read by every later merge
             commit.write(around.join(changing, list(keys), "left_anti").coalesce(len(large)))
         hit = around.join(changing, list(keys), "left_semi")
         old, written = old.unionByName(hit) if whole else hit, written + count
-    old = gathered(old, few=few)
-    commit.write(gathered(changed_rows(old, new, keys, gone), few=are_few(rows=written)))
+    old = gathered(old, amount)
+    commit.write(gathered(changed_rows(old, new, keys, gone), amount_of(rows=written)))
     commit.remove(near, names)
 
 
 def _files_with(
-    rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
+    rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], amount: Amount
 ) -> list[str]:
     """Return the names of candidate files that contain any of the keys, or all names if they are small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
-    found = commit.rows(near).join(F.broadcast(given) if few else given, list(keys), "left_semi")
+    found = commit.rows(near).join(broadcast(given, amount), list(keys), "left_semi")
     return [row[FILE] for row in found.select(FILE).distinct().collect()]
 
 
@@ -214,7 +221,7 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
     def insert() -> int:
         commit = begin(rows.sparkSession, path)
         near = commit.candidates(within)
-        with executing_for(rows.sparkSession, few=are_few(rows=max(given, near.rows))):
+        with executing_for(rows.sparkSession, amount_of(rows=max(given, near.rows))):
             there = commit.rows(near).select(*keys)
             missing = rows.join(there, list(keys), "left_anti").persist()
             try:
@@ -245,12 +252,12 @@ def update_matched(
     unless `where` is true. The caller ensures that a rerun updates no rows. `within` is as in
     `insert_missing`. `rows` should be persisted.
     """
-    few = are_few(rows=rows.count())
-    given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
+    amount = amount_of(rows=rows.count())
+    given = gathered(rows, amount).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
     same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
 
     def matched(standing: DataFrame) -> DataFrame:
-        return standing.alias("t").join(F.broadcast(given) if few else given, same, "left")
+        return standing.alias("t").join(broadcast(given, amount), same, "left")
 
     return retry_on_conflict(
         lambda: _set_where(
@@ -292,7 +299,7 @@ def _set_where(
 ) -> int:
     """Set columns where `where` is true. `matched` aliases the table's rows as `t` and may join others."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
-    with executing_for(commit.spark, few=are_few(rows=near.rows)):
+    with executing_for(commit.spark, amount_of(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
         if found:
             names = [row[FILE] for row in found]
@@ -331,7 +338,7 @@ def keep_one(
     def keep() -> int:
         commit = begin(spark, path)
         near = commit.candidates(within)
-        with executing_for(spark, few=are_few(rows=near.rows)):
+        with executing_for(spark, amount_of(rows=near.rows)):
             rows = commit.rows(near).where(within).groupBy(*keys)
             counted = rows.agg(F.count("*").alias("times"), F.collect_set(FILE).alias("files"))
             files = F.array_distinct(F.flatten(F.collect_list("files")))
@@ -369,7 +376,7 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
     def gone() -> int:
         commit, hit = begin(spark, path), F.coalesce(where, F.lit(False))
         near = commit.candidates(where)
-        with executing_for(spark, few=are_few(rows=near.rows)):
+        with executing_for(spark, amount_of(rows=near.rows)):
             found = commit.rows(near).where(hit).groupBy(FILE).count().collect()
             if found:
                 names = [row[FILE] for row in found]

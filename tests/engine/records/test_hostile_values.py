@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
 from lakehouse.storage.spark.collecting import local_frame
-from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.execution import Amount, executing_for
 from lakehouse.streams.contract import Contract, Field, FieldType
 from lakehouse.streams.definition import Source
 from tests.oracles.json_text import payload_meaning
@@ -98,15 +98,17 @@ def check_columns(table: str, found: dict[str, Any], expected: Mapping[str, Any]
             assert here == there
 
 
-@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "amount", [Amount.FEW, *(pytest.param(one, marks=pytest.mark.soak) for one in (Amount.SOME, Amount.MANY))]
+)
 @pytest.mark.parametrize("table", CONTRACTS)
-def test_no_value_in_any_field_makes_judging_fail(spark: SparkSession, table: str, *, few: bool) -> None:
+def test_no_value_in_any_field_makes_judging_fail(spark: SparkSession, table: str, amount: Amount) -> None:
     given = list(records(table))
     rows = [
         (key, value, None, "any", 0, offset, NOW, 0, NOW, None) for offset, (key, value) in enumerate(given)
     ]
 
-    with executing_for(spark, few=few):
+    with executing_for(spark, amount):
         judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], LATE)
         found = judged.withColumn("event_time", F.unix_micros("event_time")).drop("raw").collect()
 
@@ -137,8 +139,8 @@ IN_AN_OBJECT = replace(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("few", [True, False])
-def test_a_value_is_judged_in_an_object_as_it_is_in_the_record(spark: SparkSession, *, few: bool) -> None:
+@pytest.mark.parametrize("amount", Amount)
+def test_a_value_is_judged_in_an_object_as_it_is_in_the_record(spark: SparkSession, amount: Amount) -> None:
     names = (*(field.name for field in ANY_TYPE), "at")
     given = [f'{{"{name}":{text}}}' for name in names for text in VALUES]
     found = []
@@ -147,7 +149,7 @@ def test_a_value_is_judged_in_an_object_as_it_is_in_the_record(spark: SparkSessi
         rows = [
             (b"k", value, None, "any", 0, offset, NOW, 0, NOW, None) for offset, value in enumerate(values)
         ]
-        with executing_for(spark, few=few):
+        with executing_for(spark, amount):
             judged = judge(local_frame(spark, rows, bronze.SCHEMA), Source("any", "any", contract), LATE)
             kept = judged.withColumn("event_time", F.unix_micros("event_time")).drop("raw")
             found.append(kept.orderBy("offset").collect())

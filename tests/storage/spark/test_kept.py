@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from lakehouse.storage.spark import internals
-from lakehouse.storage.spark.execution import executing_for, having_set
+from lakehouse.storage.spark.execution import Amount, executing_for, having_set
 from lakehouse.storage.spark.kept import Kept
 
 
@@ -104,7 +104,7 @@ def test_for_many_rows_the_function_is_applied_each_time(spark: SparkSession) ->
     kept = Kept(doubled)
 
     assert _found(kept.of(_numbers(spark, 1))) == [3]
-    with executing_for(spark, few=False):
+    with executing_for(spark, Amount.MANY):
         assert _found(kept.of(_numbers(spark, 2))) == [5]
         assert _found(kept.of(_numbers(spark, 3))) == [7]
     assert _found(kept.of(_numbers(spark, 4))) == [9]

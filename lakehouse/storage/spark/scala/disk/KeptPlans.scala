@@ -34,7 +34,7 @@ final class KeptPlans {
     * many rows.
     */
   def placeholder(rows: Dataset[Row]): Dataset[Row] = synchronized {
-    if (!areFew(rows) || plans.contains(key(rows))) null
+    if (areMany(rows) || plans.contains(key(rows))) null
     else {
       val (session, columns) = (rows.sparkSession, toAttributes(rows.schema))
       Dataset.ofRows(session, LogicalRDD(columns, session.sparkContext.emptyRDD[InternalRow])(session))
@@ -49,11 +49,10 @@ final class KeptPlans {
 
   /** Returns the rows as computed by a kept plan; null if there is none, and for many rows. */
   def computed(rows: Dataset[Row]): Dataset[Row] =
-    if (areFew(rows)) synchronized(plans.get(key(rows)).flatten).map(_.computed(rows)).orNull else null
+    if (areMany(rows)) null else synchronized(plans.get(key(rows)).flatten).map(_.computed(rows)).orNull
 
-  /** Returns whether the session executes for few rows. Many are worth a plan and code for the whole stage. */
-  private def areFew(rows: Dataset[Row]): Boolean =
-    rows.sparkSession.sessionState.conf.getConf(SQLConf.CODEGEN_FACTORY_MODE) == NO_CODEGEN
+  /** Returns whether the session executes for many rows, which are worth a plan and code for the whole stage. */
+  private def areMany(rows: Dataset[Row]): Boolean = rows.sparkSession.sessionState.conf.wholeStageEnabled
 
   private def key(rows: Dataset[Row]): String = Key.of(rows.sparkSession, rows.schema)
 }
@@ -82,7 +81,8 @@ private final class KeptPlan(columns: Seq[Attribute], projections: Broadcast[Pro
 
   def computed(rows: Dataset[Row]): Dataset[Row] = {
     val (session, query, shared) = (rows.sparkSession, rows.queryExecution, projections)
-    val isInterpreted = uses.incrementAndGet() <= KeptPlan.Interpreted
+    val isFew = session.sessionState.conf.getConf(SQLConf.CODEGEN_FACTORY_MODE) == NO_CODEGEN
+    val isInterpreted = uses.incrementAndGet() <= KeptPlan.Interpreted && isFew
     val found = query.toRdd.mapPartitionsInternal(given => shared.value.of(given, isInterpreted))
     val partitioning: Partitioning =
       if (found.getNumPartitions == 1) SinglePartition else UnknownPartitioning(found.getNumPartitions)
