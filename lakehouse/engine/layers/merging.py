@@ -121,17 +121,16 @@ class Merge:
         commit = leases.begin(spark, self._path)
         commit.expect_settings(table.pinned_settings)
         commit.expect(coming.moves)  # else a side table could get rows that the main table has already folded
-        exactly, hourly = (
-            folds.touched(table, facts, given.progress, exactly=is_exact) for is_exact in (True, False)
-        )
-        near = commit.candidates(exactly)
+        touched = folds.touched(table, facts, given.progress, exactly=True)
+        near = commit.candidates(touched)
         amount = amount_of(rows=max(facts.partials, near.rows))
         has_left = given.left is not None
         made_anew = partial(recomputing.made_anew, self._lake, table, coming.batch, in_windows=has_left)
         with executing_for(spark, amount):
             partials = gathered(partials, amount)
             current = self._declared.of(commit.rows(near))
-            touched = exactly if amount is Amount.FEW else hourly
+            if amount is not Amount.FEW:
+                touched = folds.touched(table, facts, given.progress, exactly=False)
             current = gathered(current if touched is None else current.where(touched.condition()), amount)
             folded = folds.folded(table, partials, current, given, made_anew)
             folded.rows.persist()

@@ -124,9 +124,9 @@ private final class Parquet(factory: OutputWriterFactory, configuration: Seriali
   def delete(path: Path): Unit = path.getFileSystem(configuration.value).delete(path, false)
 }
 
-/** A file: its place in the table, and its rows. `changed` counts those that were inserted, updated or deleted. */
+/** A file: its place in the table, the number of its rows, and the bounds of their values. */
 private final case class MadeFile(
-    name: String, isFeed: Boolean, size: Long, modifiedMs: Long, rows: Long, changed: Long, bounds: Seq[Bounds])
+    name: String, isFeed: Boolean, size: Long, modifiedMs: Long, rows: Long, bounds: Seq[Bounds])
 
 /** Writes the rows of a partition into a file of the table, and those with a kind of change into one of its feed. */
 private final class FilesTask(
@@ -142,14 +142,14 @@ private final class FilesTask(
     val bounds = stats.map(new Bounds(_))
     lazy val data = own.open(directory, "part", partition, table)
     lazy val feed = own.open(s"$directory/_change_data", "cdc", partition, schema)
-    var (hasData, hasFeed, count, changes, changed) = (false, false, 0L, 0L, 0L)
+    var (count, changes) = (0L, 0L)
+    var (hasData, hasFeed) = (false, false)
     try {
       rows.foreach { row =>
         if (kind.exists(!row.isNullAt(_))) {
           hasFeed = true
           feed.write(row)
           changes += 1
-          if (row.getUTF8String(kind.get) != FilesTask.Before) changed += 1
         } else {
           hasData = true
           bare.project(row)
@@ -163,7 +163,7 @@ private final class FilesTask(
       def made(writer: OutputWriter, isFeed: Boolean, rows: Long, bounds: Seq[Bounds]) = {
         val status = own.status(new Path(writer.path()))
         val name = (if (isFeed) "_change_data/" else "") + status.getPath.getName
-        MadeFile(name, isFeed, status.getLen, status.getModificationTime, rows, if (isFeed) changed else 0L, bounds)
+        MadeFile(name, isFeed, status.getLen, status.getModificationTime, rows, bounds)
       }
       Option.when(hasData)(made(data, isFeed = false, count, bounds)).toSeq ++
         Option.when(hasFeed)(made(feed, isFeed = true, changes, Nil))
@@ -182,10 +182,6 @@ private final class FilesTask(
       catch { case NonFatal(_) => }
 }
 
-private object FilesTask {
-  val Before: UTF8String = UTF8String.fromString("update_preimage")
-}
-
 /** The least and the greatest value of a column in a file, and how many are null. */
 private final class Bounds(column: Statistic) extends Serializable {
   @transient private lazy val order = TypeUtils.getInterpretedOrdering(column.dataType)
@@ -202,11 +198,9 @@ private final class Bounds(column: Statistic) extends Serializable {
   }
 }
 
-/** Written files: Delta's actions, the rows added to the table, and the changed ones in its feed. */
+/** Written files: Delta's actions, and the number of rows added to the table. */
 final class Written private[lakehouse] (made: Seq[MadeFile], stats: Seq[Statistic], length: Int, zone: String) {
   def rows: Long = made.filterNot(_.isFeed).map(_.rows).sum
-
-  def changed: Long = made.map(_.changed).sum
 
   def actions: Seq[FileAction] = made.map { file =>
     if (file.isFeed) AddCDCFile(file.name, Map.empty, file.size)
