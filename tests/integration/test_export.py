@@ -369,7 +369,7 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     for _ in range(2):  # the refused run has left nothing that the next one could take for its own
         with pytest.raises(PositionError, match=r"was deleted and recreated.* --allow resend") as caught:
             export.run()
-        assert f"another gold.metrics_1m (table id {table_id})" in str(caught.value)
+        assert f"(table id {table_id})" in str(caught.value)
         assert export.topic in str(caught.value)
         assert "\n" not in str(caught.value)
     assert len(export.messages()) == 1
