@@ -13,10 +13,10 @@ def landed() -> list[Expectation]:
     return [
         unique(COORDINATES),
         required(COORDINATES, (*COORDINATES, "timestamp_type", "ingested_at")),
-        rows(COORDINATES, "partitions and offsets count from 0", "partition >= 0 AND offset >= 0"),
+        rows(COORDINATES, "partitions and offsets are not negative", "partition >= 0 AND offset >= 0"),
         rows(
             COORDINATES,
-            "timestamps are the producer's (0) or the broker's (1), or there is none (-1)",
+            "timestamps come from the producer (0) or the broker (1), or are missing (-1)",
             "timestamp_type IN (-1, 0, 1)",
         ),
         rows(COORDINATES, "headers have keys", "NOT exists(headers, header -> header.key IS NULL)"),

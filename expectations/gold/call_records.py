@@ -23,7 +23,11 @@ def suite() -> ExpectationSuite:
         unique(KEYS),
         required(KEYS, (*KEYS, *COUNTS, "last_event_time", "status", "was_closed")),
         rows(KEYS, "calls are open or closed", "status IN ('open', 'closed')"),
-        rows(KEYS, "exactly the open calls have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
+        rows(
+            KEYS,
+            "closed_at is null if and only if the call is open",
+            "(status = 'open') = (closed_at IS NULL)",
+        ),
         rows(KEYS, "calls close after their last event", "closed_at > last_event_time"),
         rows(
             KEYS,

@@ -1,8 +1,8 @@
 """The suite for gold.product_sales: each product's sales since its last tombstone.
 
-A total may have decreased within the last day only if a tombstone or a return explains it. The tombstone or
-return must come after the offset that the row had at that time. If records arrived out of order and the row
-was recomputed, it may have any offset.
+A total may have decreased within the last day only if a tombstone or a return explains the decrease. The
+tombstone or return must come after the offset that the row had at that time, unless records arrived out of
+order and the row was recomputed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FALLEN_FOR_NO_REASON = """
       )"""
 
 # A record that explains a decrease continues to explain it as offsets grow. The step therefore finds only
-# new decreases, and offsets that did not grow.
+# new decreases, and offsets that have decreased.
 _FALLEN_SINCE = (
     _FALLEN_FOR_NO_REASON.replace("= 'update_preimage'", "IN ('update_preimage', 'delete')")
     + """
@@ -61,10 +61,10 @@ def suite() -> ExpectationSuite:
         "gold.product_sales",
         unique(KEYS),
         required(KEYS, (*KEYS, "count", "partitions", "made_anew")),
-        rows(KEYS, "counts of sales are not negative", "count >= 0"),
+        rows(KEYS, "sales counts are not negative", "count >= 0"),
         rows(
             KEYS,
-            "exactly the products without sales have no last event",
+            "last_event_time is null if and only if there are no sales",
             "(last_event_time IS NULL) = (count = 0)",
         ),
         rows(KEYS, "products without sales have a total of zero", "count <> 0 OR total = 0"),
@@ -75,7 +75,7 @@ def suite() -> ExpectationSuite:
             near={"silver_sales_events": ("offset", _LAST, _LAST)},
         ),
         no_rows(
-            "totals go down only by a tombstone or a return",
+            "totals decrease only because of a tombstone or a return",
             _FALLEN_FOR_NO_REASON,
             step=_FALLEN_SINCE,
             near={"silver_sales_events": ("offset", _SINCE, _LAST)},

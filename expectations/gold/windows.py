@@ -14,7 +14,7 @@ _SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its la
 
 
 def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
-    """Expect windows of length `length_s` that start at multiples of this length since the epoch."""
+    """Expect windows to be `length_s` long and to start at multiples of this length since the epoch."""
     length = length_s * 1_000_000
     return [
         rows(
@@ -31,7 +31,7 @@ def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
 
 
 def statistics(key: Sequence[str]) -> list[Expectation]:
-    """Expect each window's statistics to be consistent, as computed from a single set of numbers."""
+    """Expect each window's statistics to be consistent with a single set of numbers."""
     one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
     return [
         required(key, (*key, "window_end", *STATISTICS)),

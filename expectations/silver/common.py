@@ -10,7 +10,7 @@ from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def accepted(source: Source) -> list[Expectation]:
-    """Expect clean records to have required fields, bronze rows, and times not too far in the future."""
+    """Expect clean records to have required fields, bronze rows, and no event times far in the future."""
     fields = [
         field
         for field in source.contract.fields
@@ -23,7 +23,7 @@ def accepted(source: Source) -> list[Expectation]:
         required(COORDINATES, (*(field.column for field in fields), "event_time", *COORDINATES)),
         *([rows(COORDINATES, "required strings are not empty", not_empty)] if texts else []),
         no_rows(
-            "no event is further ahead than future_tolerance",
+            "no event time is beyond future_tolerance",
             "SELECT topic, partition, offset, event_time FROM {batch} "
             "WHERE event_time > (SELECT timestampadd(SECOND, future_tolerance_s, now) FROM limits)",
         ),
@@ -37,5 +37,5 @@ def accepted(source: Source) -> list[Expectation]:
 
 
 def _is_in_every_row(contract: Contract, name: str) -> bool:
-    """Tell whether every row has this required field. In a tombstone, only the tombstone field is set."""
+    """Return whether every row has this required field. In a tombstone, only the tombstone field is set."""
     return contract.tombstone in (None, name)

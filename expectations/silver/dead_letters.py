@@ -42,7 +42,7 @@ def suite() -> ExpectationSuite:
         rows(KEY, "every letter has a reason", "size(reasons) >= 1"),
         rows(KEY, "every reason has a rule", "NOT exists(reasons, reason -> reason.rule IS NULL)"),
         rows(KEY, "the last attempt is not before the first", "first_seen <= last_attempt"),
-        no_rows("few records of a topic are open letters", _open_rate(streams, most=0.1), severity="warn"),
+        no_rows("few of a topic's records are open letters", _open_rate(streams, most=0.1), severity="warn"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line of `lakehouse`, with all commands and their help."""
+"""The `lakehouse` command line, with all commands and their help."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Code shared by all packages: errors, events, printable text, local state files."""
+"""Code shared by all packages: errors, events, printable text and local state files."""

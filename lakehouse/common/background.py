@@ -13,8 +13,8 @@ def beside(
 ) -> Iterator[None]:
     """Run `work` in a daemon thread during the block.
 
-    `work` gets an event that is set when the block ends, and must then return. The end of the block waits for
-    `work` to return, but for at most `patience_s` seconds (None: no limit). The process can exit while `work`
+    `work` receives an event that is set when the block ends; it must then return. Leaving the block waits
+    until `work` returns, but at most `patience_s` seconds (None: no limit). The process can exit while `work`
     is still running.
     """
     over = threading.Event()

@@ -1,24 +1,24 @@
 """Errors that a user can cause or fix.
 
     LakehouseError
-    ├── SettingsError         a setting is unknown, malformed or contradicts another
+    ├── SettingsError         a setting is unknown or malformed, or contradicts another
     ├── ServiceError          a broker or store could not be started, reached or stopped
     │   ├── AccessDeniedError the broker denies this application a permission
     │   ├── RegistryError     the schema registry does not answer, or refuses a request
-    │   ├── SinkTroubleError  an output store is unreachable, full, or refuses a request
+    │   ├── SinkTroubleError  an output store is unreachable or full, or refuses a request
     │   └── WebError          an HTTP request failed, or the network policy forbids it
     ├── ProduceError          records could not be delivered to a topic
     ├── MissingExtraError     a package from an optional extra is not installed
     ├── VersionError          Spark or Delta has an unsupported version
     ├── TableError            a Delta table is missing or differs from its declaration
-    ├── PositionError         a table's read position does not fit its source
+    ├── PositionError         a table's read position does not match its source
     ├── StreamError           a step failed with an unexpected error
     │   └── HeapError         a micro-batch does not fit in Spark's memory
     ├── RefusedError          silver refused more records than allowed; the rest were processed
     └── QueryError            a SQL statement was refused
 
 A message says what happened and to what, what was expected, and what to do. The command line and the jobs
-print it on one line and exit with `exit_code`. Any other exception is a defect and keeps its stack trace.
+print it on one line and exit with `exit_code`. Any other exception is a bug and keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LakehouseError(Exception):
 
 
 class SettingsError(LakehouseError):
-    """A setting is unknown, malformed or contradicts another setting."""
+    """A setting is unknown or malformed, or contradicts another setting."""
 
     exit_code = 2
 
@@ -71,11 +71,11 @@ class VersionError(LakehouseError):
 
 
 class TableError(LakehouseError):
-    """A Delta table is missing, or differs from what the stream declares."""
+    """A Delta table is missing or differs from its declaration."""
 
 
 class PositionError(LakehouseError):
-    """A query's recorded read position does not fit the table or topic that it reads."""
+    """A query's recorded read position does not match the table or topic that it reads."""
 
 
 class StreamError(LakehouseError):
@@ -99,7 +99,7 @@ class QueryError(LakehouseError):
 def first_line(error: object) -> str:
     """Return the first non-empty line of an error's text, with its continuation if it ends with a colon.
 
-    The continuation is the list, or the single line, that follows the colon. Only line feeds end a line,
+    The continuation is the list or the single line after the colon. Only line feeds end a line,
     because names may contain U+2028. Delta reports the row that violates a CHECK as `… violated by row with
     values:` followed by ` - column : value` lines.
     """

@@ -30,7 +30,7 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-# The layer of a query's table, by the first part of the query's name.
+# The layer of a query's table, keyed by the first part of the query's name.
 _LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -65,7 +65,7 @@ class Event:
     """One event, with the columns of ops.events.
 
     `at` is in UTC and unique within a process. `stream`, `layer` and `table` (layer.name) are None if the
-    event concerns none or several of them. `actor` is the command that ran as process `pid` on `host`.
+    event does not concern exactly one of them. `actor` is the command that ran as process `pid` on `host`.
     `details` is JSON or None, and `code_version` is the package's version.
     """
 
@@ -84,7 +84,7 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""A function that appends events. The flag is true if an earlier, failed call may have written some."""
+"""A function that appends events. The flag is true if an earlier call failed and may have written some."""
 
 
 class Place(TypedDict, total=False):
@@ -193,7 +193,7 @@ class EventLog:
                 left = len(self._waiting) + self._lost
             if hangs:
                 self._warn(
-                    f"ops.events has not answered for {self._patience_s:g} s: the last events may be missing"
+                    f"ops.events has not responded for {self._patience_s:g} s: the last events may be missing"
                 )
             elif left:
                 self._warn(f"{left:,} events could not be written to ops.events")

@@ -1,4 +1,4 @@
-"""The distribution's version, and its optional extras. Extras are imported on demand."""
+"""The distribution's version and its optional extras, which are imported on demand."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
     """Return the error for a missing extra."""
     return MissingExtraError(
         f"{what_for} needs the package {_PACKAGES.get(module, module)}, which is not installed; install the "
-        f"extra {extra}: "
+        f"{extra} extra: "
         f"pip install '{DISTRIBUTION}[{extra}]' (in a checkout: make setup)"
     )

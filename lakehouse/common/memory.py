@@ -3,7 +3,7 @@
     _known: dict[str, Files] = {}
     on_forget(_known.clear)
 
-All cached values can be read again, so `forget` is safe at any time, from any thread.
+All cached values can be read again, so `forget` can be called at any time, from any thread.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def read_own(path: Path) -> bytes:
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return the reason why another user may change a file or directory, or None if nobody else may.
+    """Return why another user may change a file or directory, or None if nobody else may.
 
     With `sticky`, a sticky directory is accepted, even if others may write to it.
     """
@@ -71,11 +71,11 @@ def _of_owner(state: os.stat_result) -> str | None:
     mine = os.geteuid()
     if state.st_uid in {mine, _ROOT}:
         return None
-    return f"the owner is {_user(state.st_uid)}, and this runs as {_user(mine)}"
+    return f"the owner is {_user(state.st_uid)}, but this process runs as {_user(mine)}"
 
 
 def _is_private(state: os.stat_result) -> bool:
-    """Return whether a group has the same name as the file's owner, and no other members."""
+    """Return whether a file's group is named after its owner and has no other members."""
     try:
         owner, group = pwd.getpwuid(state.st_uid).pw_name, grp.getgrgid(state.st_gid)
     except KeyError:

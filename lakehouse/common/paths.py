@@ -1,4 +1,4 @@
-"""The form of a lake's address for each reader: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
+"""Convert a lake's address for each reader: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
 
 Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake decodes such escapes.
 """
@@ -15,14 +15,14 @@ _OTHER_S3 = ("s3://", "s3n://")
 # deltalake refuses such paths or looks elsewhere, because it decodes %41 to A and reads a backslash as a
 # slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# If a path contains any other character, deltalake adds escapes to the key of the checkpoint hint.
+# If a path contains any other character, deltalake escapes it in the key of the checkpoint hint.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
 def lake_address(given: str) -> str:
     """Return the root of a lake in a form that all readers accept: an absolute local path, or a URL.
 
-    Raises ValueError if any reader could not find tables below it.
+    Raises ValueError if some readers could not find tables below it.
     """
     if not given:
         return given
@@ -42,29 +42,29 @@ def _of_store(given: str) -> str:
             url = _S3A + url.removeprefix(name)
     if not _TAKEN_ELSEWHERE.fullmatch(url):
         raise ValueError(
-            f"not every table reader would find {url!r}; a remote lake's address may contain only ASCII "
+            f"some table readers could not find {url!r}; a remote lake's address may contain only ASCII "
             "letters, digits and . _ - = + , @"
         )
     return url
 
 
 def of_tables(path: Path) -> Path:
-    """Return a directory's absolute path. Raises ValueError if any reader could not find tables below it."""
+    """Return a directory's absolute path. Raises ValueError if some readers could not find tables in it."""
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(
-            f"the path {str(found)!r} contains {misread[0]!r}, so not every table reader would find it; "
+            f"the path {str(found)!r} contains {misread[0]!r}, so some table readers could not find it; "
             "choose another directory"
         )
     return found
 
 
 def absolute(path: Path) -> Path:
-    """Return an absolute path. Raises ValueError if ~ stands for an unknown home."""
+    """Return an absolute path. Raises ValueError if a leading ~ cannot be expanded."""
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop resolves .. in the same way
     except RuntimeError:
-        raise ValueError(f"no home directory is known for the user in {path}") from None
+        raise ValueError(f"the home directory of the user in {path} is unknown") from None
 
 
 def location(path: str) -> str:
@@ -87,7 +87,7 @@ def is_on_s3(path: str) -> bool:
 
 
 def is_local(path: str) -> bool:
-    """Return whether a path is on a local file system: it has no scheme, or the scheme is file:."""
+    """Return whether a path is local: without a scheme, or with the scheme `file:`."""
     beginning, colon, _ = path.partition(":")
     return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
 

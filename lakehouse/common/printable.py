@@ -3,8 +3,8 @@ r"""Make text from records, tables and other systems printable for terminals and
 Unprintable characters are those that `str.isprintable` rejects: control characters (C0, DEL, C1), and thus
 escape sequences; direction and zero-width marks; line and paragraph separators; spaces other than U+0020;
 lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash is
-not escaped, because people read the result, and no program parses it. JSON output uses JSON's own escapes and
-is exact.
+not escaped, because the result is read by people, not parsed by programs. JSON output uses JSON's own escapes
+and is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return text truncated to `most` characters and escaped, with `…` for the rest."""
+    """Return text truncated to `most` characters and escaped, with `…` in place of the rest."""
     return printable(text if len(text) <= most else f"{text[:most]}…")
 
 

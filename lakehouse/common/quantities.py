@@ -14,8 +14,8 @@ _SIZE = re.compile(r"(\d{1,15}) ?([KMG]?B)", re.ASCII)
 def parse_duration_s(text: str) -> int:
     """Return the number of seconds in a duration such as 90s, 15m, 1h30m, 7d or 2w.
 
-    Units go from large to small, each at most once. Anything else raises ValueError, even a number without a
-    unit. The message states the expected form.
+    Units must be in descending order, each at most once. Anything else raises ValueError, even a number
+    without a unit. The message states the expected form.
     """
     parts = [(int(number), unit) for number, unit in _PART.findall(text)] if _DURATION.fullmatch(text) else []
     units = [unit for _, unit in parts]
@@ -35,7 +35,7 @@ def show_duration(seconds: int) -> str:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB. A KB has 1,024 bytes.
+    """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB. 1KB is 1,024 bytes.
 
     Anything else raises ValueError, even a number without a unit. The message states the expected form.
     """

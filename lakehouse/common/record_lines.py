@@ -8,10 +8,10 @@ fields.
 
 | field | meaning |
 | --- | --- |
-| value | any JSON value, kept exactly as written; null: a tombstone |
-| value_base64 | instead of value: bytes that need not be JSON |
-| key | text; absent or null: the record has no key |
-| key_base64 | instead of key: bytes |
+| value | any JSON value, kept exactly as written; null is a tombstone |
+| value_base64 | replaces value: bytes, which need not be JSON |
+| key | text; if it is absent or null, the record has no key |
+| key_base64 | replaces key: bytes |
 | headers | an object of strings (or nulls), or a list of [name, string] if a name is repeated |
 | topic | the topic, for a stream that reads several topics |
 | partition, offset | the record's coordinates |
@@ -73,7 +73,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A record with the file and line number (from 1) where it was read."""
+    """A record, and the file and line number (from 1) that it was read from."""
 
     record: Record
     file: str
@@ -102,7 +102,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
     """Yield the records in a file's lines, skipping blank lines.
 
-    Raises SettingsError, with file and line, if `envelopes` is set and a line is not an envelope.
+    If `envelopes` is set, raises SettingsError, with the file and line, for a line that is not an envelope.
     """
     named = "standard input" if file == STANDARD_INPUT else file
     for number, line in enumerate(lines, start=1):
@@ -123,7 +123,7 @@ def _from_envelope(text: bytes) -> Record:
     if unknown := sorted(found.keys() - set(_KNOWN)):
         raise ValueError(f"unknown field {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
     if len(found.keys() & {"value", "value_base64"}) != 1:
-        raise ValueError("expected one of value and value_base64; a value of null is a tombstone")
+        raise ValueError("expected either value or value_base64; a null value is a tombstone")
     if {"key", "key_base64"} <= found.keys():
         raise ValueError("expected only one of key and key_base64")
     values = {name: value for name, (value, _) in found.items()}

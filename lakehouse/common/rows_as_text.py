@@ -36,8 +36,8 @@ class QueryResult:
 def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
     """Yield each row as JSON-compatible values.
 
-    Times and intervals become ISO 8601, and instants are in UTC with a Z. Bytes become hex. Decimals, NaN,
-    infinities and other values that JSON lacks become text.
+    Times and intervals become ISO 8601; instants are in UTC, with a Z. Bytes become hex. Decimals, NaN,
+    infinities and other values that JSON cannot represent become text.
     """
     types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
@@ -49,8 +49,7 @@ def differing(
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
     """Return the total number of rows, and up to `most` + 1 examples from each frame.
 
-    The argument `what` names a column. An example is a pair: a dict of the row's other columns, and the text
-    in this column.
+    `what` names a column. Each example is a pair: a dict of the row's other columns, and this column's text.
     """
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:

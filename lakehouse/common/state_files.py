@@ -1,4 +1,4 @@
-"""Atomic writes of small local files, such as tokens, pid files and notes."""
+"""Atomic writes of small local files, such as tokens, PID files and notes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copy_whole(source: Path, target: Path) -> None:
 
 @contextmanager
 def drafted(target: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to. After the block, it is synced and renamed to the target.
+    """Yield a temporary path to write to. After the block, the file is synced and renamed to the target.
 
     Missing parent directories are created. A killed process leaves a temporary file behind (`drafts_of`).
     """
@@ -69,11 +69,10 @@ def make_home(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create a directory, and the home above it, with mode 0700.
+    """Create a directory, and the home directory above it, with mode 0700.
 
-    An existing directory that belongs to this user is also set to this mode.
-
-    On a file system without permissions, an existing directory remains accessible to others.
+    An existing directory that belongs to this user is also set to this mode. On a file system without
+    permissions, it remains accessible to others.
     """
     make_home(path.parent)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)

@@ -23,13 +23,13 @@ from rich.text import Text
 from lakehouse.common.printable import indented, printable, printable_json
 
 _WIDE = 2_000
-"""The width for pipes and files, where whole ids and lines are needed."""
+"""The width for pipes and files, where ids and lines must not be cut."""
 
 
 class Console(rich.console.Console):
     """A console that prints each string and each `Text` as one line, with unprintable characters escaped.
 
-    Table cells are escaped, too. Markup such as [red] is not interpreted: use styles for colour. To print
+    Table cells are also escaped. Markup such as [red] is not interpreted: use styles for colour. To print
     several lines, pass several strings or a Group. The width is the terminal's, or COLUMNS; output to a pipe
     or file is not wrapped.
     """
@@ -90,7 +90,7 @@ class LogFormatter(logging.Formatter):
 
 
 def guard_standard_error() -> None:
-    """Make Python's own output printable: log records without a handler, uncaught exceptions in threads."""
+    """Make Python's own output printable: log records without a handler, and uncaught errors in threads."""
     threading.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter())

@@ -3,7 +3,7 @@
 - Redirects are not followed, so no secret reaches another host. A redirect is an error that names the host.
 - A response, including its headers, has a size limit. Connecting, sending and reading share one deadline.
   Neither an endless nor a slow response can block the caller.
-- URLs begin with https://. `needs_permission` reports other URLs, unless they point to this machine.
+- URLs begin with https://. `needs_permission` reports any other URL, unless it points to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
 - The server's certificate must be signed by one of the system's authorities, or by a given authority.
 
@@ -124,7 +124,7 @@ def cut(text: object) -> str:
 
 
 def said(answer: Answer) -> str:
-    """Return the beginning of a response's body, made safe for a message."""
+    """Return the start of a response's body for a message, or `nothing else` if the body is empty."""
     return (
         cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
     )
@@ -237,7 +237,7 @@ class WebClient:
 
 
 def _whole(answer: http.client.HTTPResponse) -> bytes:
-    content = answer.read(MOST_BYTES)  # the headers count too, so a longer body exceeds the limit first
+    content = answer.read(MOST_BYTES)  # the headers also count, so a longer body exceeds the limit first
     if answer.length:
         raise ConnectionError("its answer is cut off")
     return content

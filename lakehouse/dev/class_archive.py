@@ -3,7 +3,7 @@
     python -m lakehouse.dev.class_archive MADE_FOR
 
 A JVM reads, checks and links about twenty thousand classes before Spark does anything useful. If an earlier
-run has archived the classes (class data sharing), the JVM maps them into memory instead. A JVM that has a
+run has archived the classes (class data sharing), the JVM maps them into memory instead. A JVM with a
 different version or different jars ignores the archive. MADE_FOR is any text that identifies the JVM and the
 jars (scripts/class_archive.sh).
 """
@@ -34,7 +34,7 @@ _EVENTS = 200
 
 
 def make_archive(archive: Path) -> None:
-    """Run silver and gold of every stream on a few samples, and archive the classes that they load.
+    """Run every stream's silver and gold on a few samples, and archive the classes that they load.
 
     The archive is renamed into place when it is complete, because a JVM crashes on a truncated archive.
     """

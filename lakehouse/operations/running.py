@@ -1,4 +1,4 @@
-"""Run layers, with output, telemetry, upkeep, standby and exit status."""
+"""Run layers, and handle their output, telemetry, upkeep, standby and exit status."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def run_layers(
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; this function sets the other options. With
     `gated_by` (all streams in the lake), gold is exported only while it meets its expectations. With
-    `standby`, the run is warmed up and waits while another standby run with the same layers and streams is
+    `standby`, the run warms up, then waits while another standby run with the same layers and streams is
     active. With `verbose`, tracebacks are printed as well as logged.
 
-    Returns after catching up. After SIGTERM or Ctrl-C, returns once the current micro-batch is finished. A
-    failed step is reported on one line and retried while other steps continue. Starts, stops and failures are
-    recorded in ops.events. Raises LakehouseError for steps that still fail at the end, and for errors that a
-    user can fix. For example, RefusedError is raised after catching up if silver has refused too many
-    records.
+    With trigger `AVAILABLE_NOW`, returns after catching up. After SIGTERM or Ctrl-C, returns once the current
+    micro-batch is finished. A failed step is reported on one line and retried while other steps continue.
+    Starts, stops and failures are recorded in ops.events. Raises LakehouseError for steps that still fail at
+    the end, and for errors that a user can fix. For example, RefusedError is raised after catching up if
+    silver has refused too many records.
     """
     trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)
@@ -102,7 +102,7 @@ def run_layers(
             with ExitStack() as turn:
                 turn.enter_context(noted_run(streams, layers, trigger, stop))
                 if is_live:
-                    lines.say("running; Ctrl-C finishes the micro-batch and stops")
+                    lines.say("running; Ctrl-C stops after the current micro-batch")
                 if is_live and settings.metastore:
                     turn.enter_context(registering(lake, streams, settings.metastore, lines.notice))
                 if "bronze" in layers:
@@ -203,9 +203,9 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics and the port that serves them; the port is None if they are not served.
+    """Yield the run's metrics, and the port that serves them (None if telemetry is off).
 
-    The port also serves the streams' backlog.
+    The port also serves metrics about the streams' backlog.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
@@ -262,6 +262,6 @@ def _gate(
     lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Gate:
     with needed("expect", "--gate"):
-        from lakehouse.operations.quality.gate import SuiteGate  # takes seconds, so only gated runs import it
+        from lakehouse.operations.quality.gate import SuiteGate  # slow to import, so only gated runs do
 
     return SuiteGate(lake, streams, settings, on_notice)

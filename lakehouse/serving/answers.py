@@ -20,7 +20,7 @@ _JSON = "application/json"
 class Origin:
     """A response's source. `generation` and `version` are None if the table does not exist yet.
 
-    `is_final` is true if nothing in the response can change any more, and None if that is unknown.
+    `is_final` is true if the response can no longer change, and None if that is unknown.
     """
 
     source: str
@@ -59,7 +59,7 @@ def answered_rows(
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return a response with raw record data. Browsers and proxies must not store it.
+    """Return a response with raw record data that browsers and proxies must not store.
 
     `rows` is JSON text, as in `answered_rows`.
     """
@@ -73,7 +73,7 @@ def plain(body: object, status: int = HTTPStatus.OK) -> Response:
 
 
 def in_camel_case(value: Any) -> Any:
-    """Convert a value for a JSON response: keys to camelCase, and UTC times to ISO 8601 text."""
+    """Convert a value for a JSON response: keys to camelCase, and UTC times to ISO 8601 strings."""
     if isinstance(value, Mapping):
         return {camel(name): in_camel_case(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

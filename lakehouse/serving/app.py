@@ -49,8 +49,8 @@ def make_app(
 ) -> FastAPI:
     """Return an application that serves the configured lake and Redis to callers that `access` admits.
 
-    `more` contains additional routes. Redis counts as unavailable if it takes longer than `redis_timeout_s`.
-    By default, `actions` runs the commands of this installation.
+    `more` contains additional routes. Redis counts as unavailable if an answer takes longer than
+    `redis_timeout_s`. By default, `actions` runs this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
@@ -74,7 +74,7 @@ def make_app(
 
     app = FastAPI(
         title="lakehouse",
-        description="The newest rows of gold, from Redis and Delta.",
+        description="Gold rows from Redis and Delta, dead letters, and the pipeline's state.",
         version="1",
         lifespan=lifespan,
         dependencies=[Depends(refuse_unknown_parameters)],

@@ -47,7 +47,7 @@ class ActionStatus(StrEnum):
 class Action:
     """One run of a command, with its caller, times (UTC), output and exit code.
 
-    `result` is the JSON object that the command printed on standard output, or None if it printed anything
+    `result` is the JSON object that the command printed to standard output, or None if it printed anything
     else. `cancelled_by` is the caller who cancelled the action, or None if the action was not cancelled.
     """
 
@@ -152,7 +152,7 @@ class Actions:
         if self._running is not None:
             action = self._running.action
             action.lines.append(f"stopped after {self._deadline_s:g} s, the limit set by --action-hours")
-            _log.warning("action %s of %s took more than %g s", action.id, action.actor, self._deadline_s)
+            _log.warning("action %s of %s exceeded %g s", action.id, action.actor, self._deadline_s)
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
@@ -163,7 +163,7 @@ class Actions:
 
     async def _follow(self, action: Action, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        assert process.stderr is not None  # noqa: S101 - it is a pipe, too
+        assert process.stderr is not None  # noqa: S101 - it is also a pipe
         said, _ = await asyncio.gather(
             _take(process.stdout, action.lines), _take(process.stderr, action.lines)
         )
@@ -174,7 +174,7 @@ class Actions:
         if self._running is not None:
             self._running.overdue.cancel()
             self._running = None
-        _log.info("action %s of %s ended with %d", action.id, action.actor, action.exit_code)
+        _log.info("action %s of %s exited with code %d", action.id, action.actor, action.exit_code)
 
 
 async def _ended(running: _Running) -> None:
@@ -187,7 +187,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the lines of the output, truncated if they are long. Return the last 1 MiB of the output."""
+    """Collect the output's lines, and truncate long lines. Return the last 1 MiB of the output."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]

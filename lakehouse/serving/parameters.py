@@ -1,4 +1,4 @@
-"""Request parameters for times and for paging: the formats of times, and cursors to the next page."""
+"""Request parameters for times and paging: time formats, and cursors to the next page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KEY = secrets.token_bytes(32)
 
 
 def micros(parameter: str, text: str) -> int:
-    """Convert epoch milliseconds, or ISO 8601 text with an offset, to microseconds since the epoch.
+    """Convert epoch milliseconds, or an ISO 8601 string with an offset, to microseconds since the epoch.
 
-    Raises Problem for any other text, and for times in or after the year 10000.
+    Raises Problem for any other string, and for times in or after the year 10000.
     """
     text = text.strip()
     if _MILLIS.fullmatch(text):
@@ -78,7 +78,7 @@ def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]
     except (ValueError, TypeError, RecursionError):
         name, values = None, []
     if name != table or list(map(type, values)) != list(types):
-        detail = f"this server has issued no such cursor for {table} since it started; omit it to start over"
+        detail = f"this server has not issued this cursor for {table} since it started; omit it to start over"
         found = [{"parameter": "cursor", "detail": detail}]
         raise Problem(HTTPStatus.BAD_REQUEST, f"cursor: {detail}", errors=found)
     return tuple(values)
@@ -94,7 +94,7 @@ _T = TypeVar("_T")
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of items.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=60_000, description="The `next` of the previous page. Repeat the other parameters."),
+    Query(max_length=60_000, description="`next` from the previous page. Repeat the other parameters."),
 ]
 
 

@@ -69,7 +69,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise Problem 400 for a parameter's first value that is not a known name."""
+    """Raise Problem 400 for the first of a parameter's values that is not a known name."""
     for value in values:
         if value not in known:
             detail = no_such(what, value, known)
@@ -81,5 +81,5 @@ def _wrong(name: str, times: int, declared: dict[str, bool]) -> str | None:
     if name not in declared:
         return no_such("parameter", name, declared)
     if times > 1 and not declared[name]:
-        return f"the parameter {shown(name)} is given {times} times; it takes one value"
+        return f"the parameter {shown(name)} was given {times} times; it takes one value"
     return None

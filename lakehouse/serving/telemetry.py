@@ -22,7 +22,7 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Counters of requests, in a registry that also contains the metrics of `lakehouse status`.
+    """Request metrics, in a registry that also contains the metrics of `lakehouse status`.
 
     The labels are methods, declared routes and status codes, so the number of series is bounded.
     """
@@ -32,20 +32,20 @@ class ServerMetrics:
         self.registry.register(ObservationCollector(observer.latest))
         self._requests = Counter(
             "lakehouse_http_requests",
-            "Requests that were answered.",
+            "Requests answered.",
             ("method", "route", "status"),
             registry=self.registry,
         )
         self._seconds = Histogram(
             "lakehouse_http_response_seconds",
-            "Time from a request to the first byte of its answer.",
+            "Time from a request to the first byte of its response.",
             ("method", "route"),
             buckets=_SECONDS,
             registry=self.registry,
         )
 
     def count(self, scope: Scope, status: int, took_s: float) -> None:
-        """Count a request, after it was answered, under its method and route."""
+        """Count an answered request by method and route."""
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         route = path_of(scope) or _OTHER
         self._requests.labels(method, route, status).inc()

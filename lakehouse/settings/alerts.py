@@ -1,4 +1,4 @@
-"""The section `alerts`: the rules, and the destinations of alerts."""
+"""The `alerts` section: the alerting rules and the destinations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_SECRET = 24
 
 
 def _signing(secrets: SecretStr) -> SecretStr:
-    """Raise ValueError for a signing key that is too short, or is not in the Standard Webhooks format."""
+    """Raise ValueError for a signing key that is too short or not in the Standard Webhooks format."""
     for one in secrets.get_secret_value().split():
         try:
             key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
@@ -41,7 +41,7 @@ class AlertsSettings(Section):
     in_gold: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Objective: for a share `objective` of the time, records reach gold within `within_s` seconds."
+            "Objective: records reach gold within `within_s` seconds for a share `objective` of the time."
         ),
     )
     topic: str = Field(
@@ -60,7 +60,7 @@ class AlertsSettings(Section):
         ),
     )
     webhook_ca: Path | None = Field(
-        default=None, description="File of CA certificates for https webhooks, in PEM. Default: the system's."
+        default=None, description="PEM file with CA certificates for https webhooks. Default: the system's."
     )
     webhook_proxy: Annotated[SecretStr, AfterValidator(of_proxy)] = Field(
         default=SecretStr(""),
@@ -69,5 +69,5 @@ class AlertsSettings(Section):
 
     @property
     def webhook_certificates(self) -> SecretStr:
-        """The text of `webhook_ca`. The file is read on each use. The text is empty if no file is set."""
+        """The contents of `webhook_ca`, read on each use, or an empty secret if no file is set."""
         return secret_in(self.webhook_ca, "alerts.webhook_ca")

@@ -2,7 +2,7 @@
 
 LAKEHOUSE_CONFIG names the file. The default is `lakehouse.toml` in the working directory, or else in the
 user's home. The file decides which streams are imported, and thus which code runs. It also decides where
-passwords are sent. A file that another user may change is therefore refused.
+passwords are sent. A file that another user can change is therefore refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_config() -> tuple[Path, dict[str, Any]]:
     """Return the configuration file's path and values. Without a file, the values are empty.
 
     Raises SettingsError if the file named by LAKEHOUSE_CONFIG is missing, or if a file is unreadable, is not
-    TOML, or may be changed by another user.
+    TOML, or can be changed by another user.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     for path in [Path(named)] if named else [DEFAULT_CONFIG, *_of_home()]:

@@ -1,4 +1,4 @@
-"""Read the environment with pydantic-settings. Variables ending in `_FILE` name files with secrets."""
+"""Read the environment with pydantic-settings. Variables ending in `_FILE` name files containing secrets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _OF_KUBERNETES = re.compile(
 
 
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the environment's values, in sections as in the file, and for each key the variable that set it.
+    """Return the environment's values, in sections as in the file, and the variable that set each key.
 
-    Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that is set
-    by two variables, and for a secret file that cannot be read.
+    Raises SettingsError for unknown variables, a table or list that is not JSON, a secret that is set by two
+    variables, and a secret file that cannot be read.
     """
     _refuse_unknown()
     values = _Variables()()
@@ -48,7 +48,7 @@ def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 class _Model(Settings, BaseSettings):
-    """The settings, with their variables' naming scheme: LAKEHOUSE_, the section, and the key."""
+    """The settings, with the naming scheme of their variables: LAKEHOUSE_, the section and the key."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="_", env_nested_max_split=1)
 
@@ -69,7 +69,7 @@ class _Variables(EnvSettingsSource):
 
 
 def _given() -> Iterator[Key]:
-    """Yield the keys whose own variables are set, except variables that Kubernetes has set."""
+    """Yield the keys whose own variables are set, excluding variables that Kubernetes has set."""
     for key in all_keys().values():
         value = os.environ.get(key.variable)
         if value is not None and not _is_of_kubernetes(key.variable, value):
@@ -95,7 +95,7 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 def _from_file(key: Key, path: Path) -> Any:
     """Return a key's secret, which is read from the file on each use.
 
-    If the key has several secrets, return them as a list instead. They are read from the file once, one per
+    If the key has several secrets, return a tuple instead. The file is then read once, with one secret per
     line.
     """
     secret = SecretFile(path, key.file_variable)

@@ -1,4 +1,4 @@
-"""Field types for settings: sections, durations, sizes, lists, times and tables that override others."""
+"""Field types for settings (sections, durations, sizes, lists, times), and the merging of tables."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Section(BaseModel):
 
 
 def _text_of(given: object) -> str:
-    """Return text unchanged, and a number from the file as text without a unit."""
+    """Return text unchanged, a number as text without a unit, and any other value as an empty string."""
     return str(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else ""
 
 
 def duration_s(given: object) -> int:
-    """Return a duration in seconds. Raises ValueError for a number, because it has no unit."""
+    """Parse a duration into seconds. Raises ValueError for a number, because it has no unit."""
     return parse_duration_s(_text_of(given))
 
 
 def duration_or_never_s(given: object) -> int | None:
-    """Return a duration in seconds, or None for `never`."""
+    """Parse a duration into seconds. Return None for `never`."""
     return None if given == "never" else duration_s(given)
 
 
 def size_bytes(given: object) -> int:
-    """Return a size in bytes. Raises ValueError for a number, because it has no unit."""
+    """Parse a size into bytes. Raises ValueError for a number, because it has no unit."""
     return parse_size_bytes(_text_of(given))
 
 
@@ -72,7 +72,7 @@ def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table `base`, overridden key by key by the table `over`. Lists are replaced as a whole."""
+    """Merge the table `over` into a copy of the table `base`, key by key. Lists are replaced as a whole."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

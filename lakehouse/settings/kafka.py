@@ -1,4 +1,4 @@
-"""The section `kafka`: the connection, and the topics that lakehouse itself creates or writes."""
+"""The `kafka` section: the connection, and the topics that lakehouse itself creates or writes."""
 
 from __future__ import annotations
 
@@ -14,51 +14,53 @@ from lakehouse.settings.web import of_token_endpoint
 
 
 class KafkaSettings(Section):
-    """The Kafka settings. `access` is the connection."""
+    """The Kafka settings. `access` combines the connection settings into one value."""
 
     bootstrap_servers: str = Field(
         default="",
-        description="host:port of the brokers. Default: the running local broker, else 127.0.0.1:9092.",
+        description="The brokers' host:port. Default: the local broker if running, else 127.0.0.1:9092.",
     )
     security_protocol: Protocol = Field(
         default="PLAINTEXT",
         description="Whether connections to Kafka are encrypted (SSL) and authenticated (SASL).",
     )
-    sasl_mechanism: Mechanism = Field(default="", description="SASL mechanism that authenticates the user.")
+    sasl_mechanism: Mechanism = Field(default="", description="SASL mechanism for authentication.")
     sasl_username: str = Field(default="", description="The Kafka user; with OAUTHBEARER, the client ID.")
     sasl_password: SecretStr = Field(
         default=SecretStr(""), description="The Kafka user's password; with OAUTHBEARER, the client secret."
     )
     oauth_token_url: Annotated[str, AfterValidator(of_token_endpoint)] = Field(
-        default="", description="Token endpoint for OAUTHBEARER with client credentials."
+        default="", description="Token endpoint for OAUTHBEARER (client credentials grant)."
     )
-    oauth_scope: str = Field(default="", description="Scope of the OAUTHBEARER tokens.")
+    oauth_scope: str = Field(default="", description="Scope requested for OAUTHBEARER tokens.")
     ssl_ca: Path | None = Field(
-        default=None, description="File of the brokers' CA certificates, in PEM. Default: the system's."
+        default=None, description="PEM file with the brokers' CA certificates. Default: the system's."
     )
     ssl_certificate: Path | None = Field(
-        default=None, description="File of the client certificate for Kafka with its chain, in PEM."
+        default=None, description="PEM file with the client certificate for Kafka and its chain."
     )
     ssl_key: Path | None = Field(
-        default=None, description="File of the private key of ssl_certificate, in PEM and PKCS#8."
+        default=None, description="PEM file with the private key for ssl_certificate, in PKCS#8."
     )
-    ssl_key_password: SecretStr = Field(default=SecretStr(""), description="Password of ssl_key.")
+    ssl_key_password: SecretStr = Field(default=SecretStr(""), description="Password for ssl_key.")
     client_properties: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
         description=f"Additional properties for the Kafka clients; allowed: {', '.join(CLIENT_PROPERTIES)}.",
     )
-    topic_partitions: int = Field(default=4, ge=1, description="Partitions of topics that lakehouse creates.")
+    topic_partitions: int = Field(
+        default=4, ge=1, description="Number of partitions in topics that lakehouse creates."
+    )
     consumer_group: str = Field(
         default="lakehouse-bronze-{table}",
         description=(
-            "Kafka consumer group to which bronze commits its progress; {table} stands for the table's name. "
+            "Kafka consumer group for which bronze commits offsets; {table} stands for the table's name. "
             "Empty: none."
         ),
     )
     dead_letter_topic: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,200}$",
-        description="Additional topic for dead letters. Default: none.",
+        description="Topic to which dead letters are also sent. Default: none.",
     )
 
     @property

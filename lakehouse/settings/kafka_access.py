@@ -1,4 +1,4 @@
-"""The connection to a Kafka cluster: one value, with the properties for each of the three clients.
+"""The connection to a Kafka cluster, with the properties for each of the three clients.
 
 The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
 keys may come from files. Each new client reads them again, so a changed file takes effect with the next
@@ -38,7 +38,7 @@ _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 @dataclass(frozen=True)
 class _Names:
-    """A client property's name in Java, kafka-python and librdkafka, or None for clients that lack it."""
+    """A client property's name in the Java client, kafka-python and librdkafka. None: not supported."""
 
     java: str
     python: str | None
@@ -77,12 +77,12 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class KafkaAccess:
-    """The brokers, and this application's credentials.
+    """The brokers' addresses, and this application's credentials.
 
-    `servers` is host:port, or several separated by commas. `ca` contains the trusted CA certificates in PEM
+    `servers` is one or more host:port, separated by commas. `ca` contains the trusted CA certificates in PEM
     (empty: the system's). `certificate` and `key` are this application's own; the key is in PKCS#8. For
     OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
-    endpoint. `properties` are from CLIENT_PROPERTIES, keyed by their Java names.
+    endpoint. `properties` contains properties from CLIENT_PROPERTIES, keyed by their Java names.
 
     `str` returns the servers; `repr` shows no secret.
     """
@@ -152,7 +152,8 @@ class KafkaAccess:
         unknown = sorted(set(self.properties) - set(_ALLOWED))
         if unknown:
             raise SettingsError(
-                f"kafka.client_properties has {', '.join(unknown)}; allowed: {', '.join(CLIENT_PROPERTIES)}"
+                f"kafka.client_properties contains {', '.join(unknown)}; allowed: "
+                f"{', '.join(CLIENT_PROPERTIES)}"
             )
 
     def _check_certificates(self) -> None:
@@ -214,7 +215,7 @@ class KafkaAccess:
         return {f"kafka.{name}": value for name, value in self.for_java().items()}
 
     def for_python(self) -> dict[str, Any]:
-        """Return the arguments for a kafka-python client, without the OAuth token provider."""
+        """Return the arguments for a kafka-python client, except the OAuth token provider."""
         found: dict[str, Any] = {"bootstrap_servers": self.servers.split(",")}
         for name, value in self.properties.items():
             known = _ALLOWED[name].python
@@ -296,7 +297,7 @@ class KafkaAccess:
         context = ssl.create_default_context(cadata=ca or None)
         context.check_hostname = self.properties.get(_HOST_NAME, "https") != ""
         if certificate:
-            with tempfile.TemporaryDirectory() as directory:  # the ssl module takes only files
+            with tempfile.TemporaryDirectory() as directory:  # the ssl module accepts only files
                 both = Path(directory, "both.pem")
                 both.touch(0o600)
                 both.write_text(f"{key}\n{certificate}\n", encoding="ascii")

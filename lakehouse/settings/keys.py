@@ -37,7 +37,7 @@ class Key:
 
     @property
     def file_variable(self) -> str:
-        """The variable that names the file with the secret."""
+        """The variable that names a file containing the secret."""
         return self.variable + FILE_SUFFIX
 
     @property
@@ -52,7 +52,7 @@ class Key:
 
     @property
     def is_json(self) -> bool:
-        """True if the variable is JSON: a table, or a list of tables or secrets."""
+        """True if the variable's value is JSON: a table, or a list of tables or secrets."""
         return self.has_several or _has_table(self.info.annotation)
 
     def of(self, settings: Settings) -> Any:
@@ -62,7 +62,7 @@ class Key:
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return all keys by their full names. They are in the file's order, with the top level first."""
+    """Return all keys by full name, in the file's order: the top level comes first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 
@@ -72,7 +72,7 @@ def section_names() -> tuple[str, ...]:
 
 
 def variables() -> Mapping[str, Key]:
-    """Return the keys, keyed by the variables that set them or that name a file with their secret."""
+    """Return the keys by variable, including the variables that name a file with a secret."""
     found = {key.variable: key for key in all_keys().values()}
     return found | {key.file_variable: key for key in all_keys().values() if key.is_secret}
 

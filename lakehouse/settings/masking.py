@@ -16,10 +16,10 @@ _HOST = re.compile(r"[^/?#]*")
 
 
 def masked(key: Key, secret: str) -> str:
-    """Return a secret in masked form. An empty secret remains empty.
+    """Mask a secret. An empty secret remains empty.
 
     In a URL, only passwords are masked, including those in its options. For a webhook, only the host is
-    shown, because its path is often its secret.
+    shown, because the path is often secret.
     """
     found = _URL.fullmatch(secret) if str(key) in URL_KEYS else None
     if not secret or found is None:

@@ -1,4 +1,4 @@
-"""All settings: the top level, and a model for each section."""
+"""The model for all settings, with a class for each section."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _of_postgres(url: SecretStr) -> SecretStr:
 
 
 class RedisSettings(Section):
-    """The section `redis`."""
+    """The `redis` section: the URL, and how long rows stay."""
 
     url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),
         description=(
-            "URL of Redis: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Default: the "
-            "running local Redis, else redis://127.0.0.1:6379/0."
+            "Redis URL: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Default: the local "
+            "Redis if running, else redis://127.0.0.1:6379/0."
         ),
     )
     ttl_s: Duration = Field(
@@ -56,7 +56,7 @@ class RedisSettings(Section):
 
 
 class PostgresSettings(Section):
-    """The section `postgres`."""
+    """The `postgres` section: the database to which gold is exported."""
 
     url: Annotated[SecretStr, AfterValidator(_of_postgres)] = Field(
         default=SecretStr(""),
@@ -65,24 +65,24 @@ class PostgresSettings(Section):
 
 
 class SparkSettings(Section):
-    """The section `spark`."""
+    """The `spark` section: the master, and the session's resources."""
 
     master: str = Field(
         default="local[*]", description="Spark master for `lakehouse run`; for spark-submit, use --master."
     )
     secret_file: Path | None = Field(
-        default=None, description="File with the shared authentication secret of a standalone Spark cluster."
+        default=None, description="File containing the shared secret of a standalone Spark cluster."
     )
     driver_memory: str = Field(
         default="3g", pattern=r"^[0-9]+[mg]$", description="Heap size of the Spark driver."
     )
     shuffle_partitions: int = Field(
-        default=2, ge=1, description="Number of shuffle partitions; about the number of cores."
+        default=2, ge=1, description="Number of shuffle partitions: about one per core."
     )
 
 
 class RunSettings(Section):
-    """The section `run`."""
+    """The `run` section: batch sizes, the limit for refused records, and the log format."""
 
     max_records: int = Field(
         default=1_000_000, ge=1, description="Maximum number of Kafka records in a bronze micro-batch."
@@ -90,8 +90,8 @@ class RunSettings(Section):
     max_bytes: Size = Field(
         default=256 * _MB,
         description=(
-            "Approximate size of a micro-batch. For bronze, this is the size of its records in memory; for "
-            "the other layers, the size of its input files."
+            "Approximate size of a micro-batch: for bronze, the size of its records in memory; for the other "
+            "layers, the size of its input files."
         ),
     )
     refused_limit: float = Field(
@@ -99,8 +99,8 @@ class RunSettings(Section):
         ge=0,
         le=1,
         description=(
-            "Maximum share of records that silver may refuse, checked from 1,000 records on. Above it, a run "
-            "warns, and a catch-up run exits with status 3. 1: no limit."
+            "Maximum share of records that silver may refuse, checked once there are 1,000 records. Above "
+            "it, a run warns, and a catch-up run exits with status 3. 1: no limit."
         ),
     )
     log_format: Literal["text", "json"] = Field(
@@ -109,34 +109,34 @@ class RunSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """The section `telemetry`."""
+    """The `telemetry` section: where /metrics and /health are served, and when a stream is behind."""
 
     port: int = Field(
         default=-1,
         ge=-1,
         le=65535,
-        description="Port on which `lakehouse run` serves /metrics and /health; 0: any free port, -1: none.",
+        description="Port on which `lakehouse run` serves /metrics and /health. 0: any free port; -1: none.",
     )
     host: str = Field(
         default="127.0.0.1",
-        description="Address of /metrics and /health, for every process that serves them.",
+        description="Address on which every process serves /metrics and /health.",
     )
     lag_limit_s: Duration = Field(
         default=60,
         alias="lag_limit",
         ge=1,
         le=CENTURY_S,
-        description="Longest time that a record may wait for a layer before its stream counts as behind.",
+        description="How long a record may wait for a layer before its stream counts as behind.",
     )
 
 
 class MaintenanceSettings(Section):
-    """The section `maintenance`."""
+    """The `maintenance` section: its schedule, file sizes and retention."""
 
     every_s: DurationOrNever = Field(
         default=3600,
         alias="every",
-        description="How often a live run maintains its tables, as `lakehouse maintain` does; or never.",
+        description="How often a live run maintains its tables, as `lakehouse maintain` does, or `never`.",
     )
     file_size_bytes: Size = Field(
         default=32 * _MB,
@@ -144,7 +144,7 @@ class MaintenanceSettings(Section):
         ge=_MB,
         le=1024 * _MB,
         description=(
-            "Size of the data files that maintenance merges small files into; in gold, 100,000 rows at most."
+            "Size of the data files into which maintenance merges small files; in gold, at most 100,000 rows."
         ),
     )
     keep_versions_s: Duration = Field(
@@ -153,22 +153,22 @@ class MaintenanceSettings(Section):
         ge=3600,
         le=CENTURY_S,
         description=(
-            "How long tables' old versions are kept: their data files and commits. Versions that a layer has "
-            "not read, or that a Redis refill needs, are kept longer."
+            "How long old table versions (data files and commits) are kept. Versions that a layer has not "
+            "read yet, or that a Redis refill needs, are kept longer."
         ),
     )
     keep_rows_s: dict[str, Annotated[Duration, Field(ge=_DAY_S, multiple_of=_DAY_S)]] = Field(
         default_factory=dict,
         alias="keep_rows",
         description=(
-            "How long rows are kept, in whole days, keyed by table. Other tables keep all rows. See "
+            "How long each listed table keeps its rows, in whole days. Other tables keep all rows. See "
             "docs/maintenance.md."
         ),
     )
 
 
 class StreamDefaults(Section):
-    """The section `stream_defaults`: defaults for every stream."""
+    """The `stream_defaults` section: defaults for every stream."""
 
     allowed_lateness_s: Duration = Field(
         default=7 * _DAY_S,
@@ -176,8 +176,8 @@ class StreamDefaults(Section):
         ge=0,
         le=CENTURY_S,
         description=(
-            "How far a record's event time may be behind its silver table's latest event time. All producers "
-            "share one watermark: if a producer lags by more, all its records are late."
+            "How far a record's event time may lag behind the latest event time in its silver table. All "
+            "producers share one watermark: if a producer lags further behind, all its records are late."
         ),
     )
     future_tolerance_s: Duration = Field(
@@ -191,7 +191,7 @@ class StreamDefaults(Section):
         default=datetime(2000, 1, 1, tzinfo=UTC),
         ge=datetime(1900, 1, 1, tzinfo=UTC),
         le=datetime(2100, 1, 1, tzinfo=UTC),
-        description="The earliest valid event time, a date or time in ISO 8601; earlier records are refused.",
+        description="Earliest valid event time, as an ISO 8601 date or time. Earlier records are refused.",
     )
 
 
@@ -201,10 +201,11 @@ class Settings(Section):
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
         validate_default=True,
-        description="Directory for the local services' data, logs and pid files, and by default the lake.",
+        description="Directory for the local services' data, logs and pid files and, by default, the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory for the tokens. Only the server writes to it. Default: home."
+        default=None,
+        description="Directory for the server's tokens. Only the server writes to it. Default: home.",
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
@@ -214,21 +215,21 @@ class Settings(Section):
         default="",
         pattern=r"^(thrift://[^/@\s,]+:\d{1,5}(,thrift://[^/@\s,]+:\d{1,5})*)?$",
         description=(
-            "Hive metastore in which tables are registered: thrift://host:port; several, separated by commas."
+            "Hive metastore in which tables are registered: one or more thrift://host:port, comma-separated."
         ),
     )
     only_streams: Names = Field(
         default=(),
         description=(
-            "The streams to use, separated by commas. Default: the streams declared by tables "
-            "[streams.NAME], or else the built-in streams, and the streams of installed packages."
+            "Streams to use, separated by commas. Default: the streams declared in [streams.NAME] (if there "
+            "are none, the built-in streams), and the streams from installed packages."
         ),
     )
     http_hosts: Names = Field(
         default=(),
         description=(
-            "Other hosts that http:// URLs may name, separated by commas: passwords and data are sent to "
-            "them unencrypted. Default: only this machine."
+            "Other hosts allowed in http:// URLs, separated by commas. Passwords and data are sent to them "
+            "unencrypted. Default: only this machine."
         ),
     )
     kafka: KafkaSettings = KafkaSettings()
@@ -245,13 +246,13 @@ class Settings(Section):
     streams: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description=(
-            "Streams, keyed by name: each table [streams.NAME] changes a known stream, or declares a new one."
+            "Streams, keyed by name: each table [streams.NAME] changes a known stream or declares a new one."
         ),
     )
 
     topics: dict[str, str] = Field(
         default_factory=dict,
-        description="Replacement names for topics, as {default name: replacement}; JSON in the environment.",
+        description="Replacement names for topics, keyed by default name. In the environment: a JSON object.",
     )
 
     def topic(self, default_name: str) -> str:
@@ -259,7 +260,7 @@ class Settings(Section):
         return self.topics.get(default_name, default_name)
 
     def changed(self, update: Mapping[str, Any]) -> Self:
-        """Return the settings with some values replaced. `update` is keyed by names such as redis.ttl_s.
+        """Return a copy with some values replaced. `update` is keyed by names such as redis.ttl_s.
 
         Values are not validated. Raises KeyError for an unknown name.
         """

@@ -38,8 +38,8 @@ class Reading:
 def load_settings() -> Settings:
     """Read the environment and the configuration file. Print the file's path on standard error.
 
-    Raises SettingsError for unknown keys and invalid values. The message names every such key. Also raises
-    SettingsError for a file that `read_config` refuses.
+    Raises SettingsError for unknown keys and invalid values, naming each of them, and for a file that
+    `read_config` refuses.
     """
     return read().settings
 
@@ -112,7 +112,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return the settings for connecting to this home's services, unless their address is set."""
+    """Return connection settings for the local services in this home whose address is not set."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
@@ -138,7 +138,7 @@ def _running_services(home: Path) -> dict[str, _Running]:
         return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
     except ForeignError as error:
         raise SettingsError(
-            f"refusing to use {path}: {error}. It contains the addresses of this home's services. Make sure "
+            f"refusing to use {path}: {error}. It contains the local services' addresses. Make sure "
             "that only you can write to it and its directory (chown, chmod go-w), or set `home` "
             "(LAKEHOUSE_HOME) to a different directory"
         ) from None
@@ -154,10 +154,10 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values `below`, overridden key by key by the values `above`.
+    """Return the values in `below`, overridden key by key by the values in `above`.
 
-    Tables are replaced, but stream tables are merged. If a section in `below` is not a table, it is kept, and
-    the model refuses it.
+    Tables are replaced, except that stream tables are merged. A section in `below` that is not a table is
+    kept, so that the model refuses it.
     """
     values = dict(below)
     for name, one in above.items():

@@ -1,11 +1,12 @@
-"""Redis URLs: one server, or a primary that Sentinels know by name.
+"""Redis URLs, for a single server or for a primary that Sentinels monitor.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?OPTION=VALUE&…]
     unix://[USER:PASSWORD@]/PATH[?db=DATABASE]
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]…/NAME[/DATABASE][?…]
 
 With rediss:// and rediss+sentinel://, connections use TLS. User, password, database and options apply to the
-primary. The options sentinel_username and sentinel_password apply to Sentinels, which use the same TLS files.
+primary, except sentinel_username and sentinel_password, which apply to the Sentinels. Both use the same TLS
+files.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ class RedisUrl:
 
     @property
     def address(self) -> str:
-        """The address without credentials: hosts and ports, or the path of a socket."""
+        """The address without credentials: hosts and ports, or the socket's path."""
         hosts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         return self.socket or ",".join(hosts)
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Parse a URL. A ValueError's message quotes nothing that may belong to a password."""
+    """Parse a URL. Raises ValueError; its message quotes nothing that may be part of a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
-    # Only the first host: newer Python versions refuse an [IPv6 address] after other hosts.
+    # Keep only the first host: newer Python versions refuse an [IPv6 address] after other hosts.
     shorter = text if listed is None else f"{text[: listed.start(1)]}{each[0]}{text[listed.end(1) :]}"
     try:
         parts = urlsplit(shorter)
@@ -123,7 +124,7 @@ def _options(parts: SplitResult, *, has_tls: bool, has_sentinels: bool) -> dict[
     found = dict[str, str]()
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name in _TLS_OPTIONS and not has_tls:
-            raise ValueError(f"its option {name} needs TLS: {parts.scheme.replace('redis', 'rediss')}://")
+            raise ValueError(f"its option {name} needs TLS; use {parts.scheme.replace('redis', 'rediss')}://")
         if name in _SENTINEL_OPTIONS and not has_sentinels:
             raise ValueError(f"its option {name} is only for {parts.scheme}+sentinel://")
         if name not in known:

@@ -1,4 +1,4 @@
-"""A schema registry's address and credentials, and the formats of records."""
+"""A schema registry's address and credentials, and the record formats."""
 
 from __future__ import annotations
 

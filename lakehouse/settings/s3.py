@@ -1,4 +1,4 @@
-"""The section `s3`: the connection to a lake on S3."""
+"""The `s3` section: the connection to a lake on S3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.settings.web import of_api
 
 
 class S3Settings(Section):
-    """The S3 settings. `access` is the connection."""
+    """The S3 settings. `access` combines the connection settings into one value."""
 
     endpoint: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
@@ -20,7 +20,7 @@ class S3Settings(Section):
         description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
     )
     region: str = Field(
-        default="", description="Region of the S3 store. Default: AWS_REGION; us-east-1 with an endpoint."
+        default="", description="Region of the S3 store. Default: AWS_REGION, but us-east-1 with an endpoint."
     )
     access_key: str = Field(
         default="", description="The S3 access key ID. Default: AWS's own variables, files and roles."
@@ -32,8 +32,8 @@ class S3Settings(Section):
     single_writer: bool = Field(
         default=False,
         description=(
-            "Allows an S3 store without conditional writes. Only one application may then write; a lock "
-            "in the lake ensures that."
+            "Allow an S3 store without conditional writes. A lock in the lake then ensures that only one "
+            "application writes."
         ),
     )
 

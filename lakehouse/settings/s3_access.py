@@ -1,8 +1,8 @@
-"""Access to an S3 store, as one value that serves both kinds of lake readers.
+"""Access to an S3 store, for both kinds of clients that read a lake.
 
-Hadoop's client in the JVM reads properties. deltalake and pyarrow read AWS's usual environment variables,
-like other S3 tools. Each client looks up unset values through AWS's provider chain: variables, a credentials
-file, a web identity, or the machine's role.
+Hadoop's client in the JVM is configured by properties. deltalake and pyarrow, like other S3 tools, read AWS's
+environment variables. Each client looks up unset values through AWS's provider chain: variables, a
+credentials file, a web identity, or the machine's role.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakehouse.common.errors import SettingsError
 
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")
-_ANY_REGION = "us-east-1"  # used for a store without regions, because every signature contains a region
+_ANY_REGION = "us-east-1"  # used for stores without regions, because every signature needs a region
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class S3Access:
     session_token: SecretStr = _NOTHING
 
     def check(self) -> None:
-        """Raise SettingsError if only one of access key and secret key is set."""
+        """Raise SettingsError if only one of the access key and the secret key is set."""
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise SettingsError(
-                "only one of s3.access_key and s3.secret_key is set: set both (the secret key by "
-                "LAKEHOUSE_S3_SECRET_KEY or its _FILE), or neither to use AWS's variables, files and roles"
+                "only one of s3.access_key and s3.secret_key is set: set both (the secret key in "
+                "LAKEHOUSE_S3_SECRET_KEY or a file), or neither, to use AWS's own variables, files and roles"
             )
 
     def for_hadoop(self) -> dict[str, str]:
-        """Return the properties for Hadoop's S3 client, s3a, and for Spark's writer of small files.
+        """Return the properties for Hadoop's S3 client, s3a, and for Spark's checkpoint files.
 
-        They contain the secret key.
+        They include the secret key.
         """
         return _given(
             {

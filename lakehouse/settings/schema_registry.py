@@ -1,4 +1,4 @@
-"""The section `schema_registry`: the connection to the registry for records that are not JSON."""
+"""The `schema_registry` section: the connection to the registry, for records that are not JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lakehouse.settings.web import of_api
 
 
 class SchemaRegistrySettings(Section):
-    """The registry's settings. `access` is the connection."""
+    """The schema registry settings. `access` combines them into one value."""
 
     url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
         description="URL of the schema registry (Confluent's API), for records that are not JSON.",
     )
-    username: str = Field(default="", description="User of the schema registry; empty: no authentication.")
-    password: SecretStr = Field(default=SecretStr(""), description="Password of the schema registry's user.")
+    username: str = Field(default="", description="Schema registry user. Empty: no authentication.")
+    password: SecretStr = Field(default=SecretStr(""), description="The schema registry user's password.")
     ca: Path | None = Field(
         default=None, description="PEM file with the registry's CA certificates. Default: the system's."
     )

@@ -10,7 +10,7 @@ from lakehouse.common.errors import SettingsError
 
 
 class SecretFile(SecretStr):
-    """A secret that is read from its file on each use, so it can be rotated."""
+    """A secret that is read from its file on each use, so that it can be rotated."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
@@ -25,5 +25,5 @@ class SecretFile(SecretStr):
 
 
 def secret_in(path: Path | None, name: str) -> SecretStr:
-    """Return a file's text, which is read on each use. Without a file, it is empty. Errors mention `name`."""
+    """Return the secret in a file, read on each use, or an empty secret for None. Errors mention `name`."""
     return SecretStr("") if path is None else SecretFile(path, name)

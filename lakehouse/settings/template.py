@@ -11,9 +11,9 @@ from lakehouse.settings.keys import Key, all_keys
 from lakehouse.settings.wording import EXAMPLES, as_text, in_toml
 
 _HEAD = f"""\
-# Settings of lakehouse. Every key is commented out, with its default or an example ("e.g.").
+# Settings for lakehouse. Every key is commented out, with its default or an example ("e.g.").
 # A variable such as LAKEHOUSE_REDIS_TTL overrides its key; {CONFIG_VARIABLE} names another file.
-# Secrets are refused here: set their variables, or the variables ending in _FILE to a file's path.
+# Secrets are refused here: set their variables, or set variables ending in _FILE to a file's path.
 """
 _WIDTH = 100
 

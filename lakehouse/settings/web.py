@@ -1,4 +1,4 @@
-"""Validate URLs, and check whether URLs without encryption are allowed."""
+"""Validate URLs, and check that unencrypted URLs are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about invalid settings: key or variable, value (unless it is secret), and expected form."""
+"""Messages about invalid settings: the key or variable, its value unless secret, and the expected form."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def unknown_variables(unknown: Collection[str], known: Collection[str]) -> str:
 
 def unreadable(key: Key, text: str, error: ValueError) -> str:
     """Return the message for a variable whose value is not valid JSON."""
-    what = "it is not JSON"
+    what = "it cannot be parsed"
     if isinstance(error, json.JSONDecodeError):
         what = f"{error.msg} at character {error.pos + 1}"
     return f"{_subject(key, text, None)} is not JSON ({what}): {_expected(key, in_file=False)}"
@@ -89,7 +89,7 @@ def secret_in_file(key: Key, path: Path) -> str:
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return the message for invalid values. All values that no variable sets are from the file `path`."""
+    """Return the message for invalid values. Values that no variable sets come from the file `path`."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 
@@ -193,7 +193,7 @@ def as_text(key: Key, value: Any) -> Any:
 
 
 def _given(key: Key, value: Any, *, in_file: bool) -> str:
-    """Return a value as written in a file or variable, or an empty text if it is not a useful example."""
+    """Return a value as written in a file or variable, or an empty string if it is not a useful example."""
     if isinstance(value, SecretStr) or value in (None, "", (), {}):
         return ""
     value = as_text(key, value)

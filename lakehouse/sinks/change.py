@@ -15,11 +15,11 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row to send: its message key, JSON (None if deleted), version, and place in Redis.
+    """A gold row to send: its message key, value (JSON, or None if deleted), version, and place in Redis.
 
-    `partition_by` determines the partition as a record key would; if it is None, `key` determines the
-    partition. If `has_message` is false, the row is not sent to a topic. For sinks that do not store the
-    message, `own` contains the row in the sink's format, keyed by sink name.
+    The partition is chosen by hashing `partition_by`, or `key` if it is None. If `has_message` is false, the
+    row is not sent to a topic. `own` contains the row in the format of each sink that does not store the
+    message, keyed by sink name.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The span of changes in a micro-batch: the table's name as recorded in positions, the start, the end."""
+    """A micro-batch's span of changes: the table's name as recorded in positions, the start, and the end."""
 
     table: str
     before: Position
@@ -50,7 +50,7 @@ class Span:
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Return the next rows: at most `rows` rows, or fewer if the rows are long."""
+    """Return at most `rows` of the remaining rows, or fewer if they are long."""
     chunk, characters = list[Change](), 0
     for change in remaining:
         chunk.append(change)

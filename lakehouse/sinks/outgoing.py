@@ -1,7 +1,7 @@
 """Select exported rows from a table's change feed, and turn them into messages in sending order.
 
-Rows may be far larger in memory than in files, so they are measured before the driver collects any. A few
-rows are collected in one go, and many rows in parts of bounded size.
+Rows can take far more space in memory than in files, so their size is measured before the driver collects
+any. A few rows are collected at once, and many rows in parts of bounded size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""A row's format for each sink that does not store the message, keyed by sink name."""
+"""The row in the format of each sink that does not store the message, keyed by sink name."""
 NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows with the fields of a Change, their number, and the total size of their messages and keys."""
+    """Rows with the fields of a Change, their count, and the total size of their messages and keys."""
 
     _rows: DataFrame
     count: int
@@ -51,7 +51,7 @@ class Outgoing:
         return self._in_parts(F.col(_ORDER))
 
     def latest_first(self) -> Iterator[Change]:
-        """Yield existing rows, each member's latest first, then deleted rows. The driver holds one part."""
+        """Yield existing rows, latest first, then deleted rows. The driver holds one part at a time."""
         return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
 
     def _in_parts(self, order: Column) -> Iterator[Change]:
@@ -62,10 +62,10 @@ class Outgoing:
 
 
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
-    """Return the `changes` (`changes_of`) to send, in sending order, or None if they exceed a limit.
+    """Return the feed's rows as changes in sending order, or None if they exceed a limit.
 
-    This function runs a single Spark job, and the feed's rows must fit in one task. The driver collects at
-    most one row beyond the limits.
+    `changes` comes from `changes_of`. This function runs a single Spark job, and the feed's rows must fit in
+    one task. The driver collects at most one row beyond the limits.
     """
     leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
@@ -75,7 +75,7 @@ def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes:
 
 @contextmanager
 def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
-    """Convert feed rows to `changes` (`changes_of`), and keep them persisted during the block."""
+    """Convert feed rows with `changes` (from `changes_of`), and persist the result during the block."""
     rows = changes.of(newest).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -88,8 +88,8 @@ def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
 def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
     """Return the columns that turn the table's feed rows into Change rows with a sending order.
 
-    Rows are sent by version, then by key. A commit's deletes are sent first, so the last message with a given
-    key belongs to an existing row. A deleted row gets the tombstone key.
+    Rows are sent by version, then by key, but each commit's deletes are sent first. The last message for a
+    key therefore belongs to an existing row, if there is one. A deleted row gets the tombstone key.
     """
     export, view = table.export, table.export.redis
     deleted = F.col(_KIND) == "delete"
@@ -112,7 +112,7 @@ def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
 
 @cache
 def _before() -> Columns:
-    """Return a column with the total size of the rows that are sent before a row."""
+    """Return a column with the total size of the rows sent before each row."""
     before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
     size = reduce(Column.__add__, _sizes())
     return Columns({"_before": F.coalesce(F.sum(size).over(before), F.lit(0))})
@@ -138,7 +138,7 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep each row's last change in the feed: the row's new state, or its deletion.
 
     Rows are identified by the table's keys. An UPDATE that changes a key therefore counts as a delete of the
-    old row, because the old row's preimage has no postimage in the commit. Changes by maintenance that only
+    old row, because the old row's preimage has no postimage in the commit. Maintenance changes that only
     clear fold state are ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
@@ -196,7 +196,7 @@ def newest_since(spark: SparkSession, path: str, table: MergedTable, since: date
 
 
 def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
-    """Return the table's rows as changes, as if one commit had inserted all of them at a given time (UTC)."""
+    """Return the table's rows as changes, as if a single commit had inserted them all at this time (UTC)."""
     by = F.col(rows.columns[0])
     return rows.withColumns(
         {
@@ -208,7 +208,7 @@ def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
 
 
 def leaves(table: MergedTable) -> Column:
-    """Return the condition that selects the changes that the table exports."""
+    """Return the condition under which the table exports a change."""
     deleted = F.col(_KIND) == "delete"
     return F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when())
 

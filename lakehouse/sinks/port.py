@@ -4,9 +4,9 @@
                    LeadKind ── make(Exported) ──> Lead          the store that a micro-batch waits for
 
 A micro-batch is sent to its lead first. If the lead fails, the step fails, and the same micro-batch is
-retried. The export does not wait for sinks. If a sink fails, the lake records that the sink is behind, and
-the sink is refilled on a schedule. An unavailable store therefore never delays the others. The lake records
-the export's position after all stores have been written.
+retried. If a sink fails, the export continues: the lake records that the sink is behind, and the sink is
+refilled on a schedule. An unavailable sink therefore never delays the other stores. The lake records the
+export's position last.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
-"""A difference: the row's key, with its parts keyed by name, and a description of the difference."""
+"""A difference: the row's key, as a mapping of names to values, and a description of the difference."""
 
 
 @dataclass(frozen=True)
 class Exported:
     """An exported gold table, with its path, the settings and two callbacks.
 
-    `notice` is called with a line for the user. `note_unsent` is called with a place (a topic or a store's
-    name), the rows that the place permanently refuses, and the time (UTC).
+    `notice` shows the user a line of text. `note_unsent` records the rows that a place (a topic, or a store's
+    name) permanently refuses, and the time (UTC).
     """
 
     lake: Lake
@@ -48,7 +48,7 @@ class Exported:
 
     @property
     def spark(self) -> SparkSession:
-        """The export's session."""
+        """The export's Spark session."""
         return self.lake.spark
 
     @property
@@ -67,13 +67,13 @@ class Exported:
         return tables.sent_as(self.spark, self.path)
 
     def standing_at(self, version: int) -> DataFrame:
-        """Return the exported rows at a version, in the form of changes for `outgoing`."""
+        """Return the rows to export at a version, as changes for `outgoing`."""
         at = tables.committed_at(self.spark, self.path, version)
         rows = as_inserted(tables.read_version(self.spark, self.path, version), version, at)
         return rows.where(leaves(self.table))
 
     def changed_between(self, first: int, end: int) -> DataFrame:
-        """Return the newest states of the exported rows that changed in versions `first` to `end` - 1.
+        """Return the newest state of each exported row that changed in versions `first` to `end` - 1.
 
         Reading the frame fails if VACUUM has removed the change feed's files.
         """
@@ -136,7 +136,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows that the lead has processed, how many of them it sent, and those that it refused for good."""
+    """The rows that the lead has processed, how many it sent, and the rows that it permanently refused."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -186,8 +186,8 @@ class Findings:
 class Audited:
     """A store audit's input: a gold table, and the version up to which it has been sent.
 
-    `now` is in UTC. `rows_at` returns the table's rows at a version. Instead of this version, it may read the
-    latest version with the same rows.
+    `now` is in UTC. `rows_at` returns the table's rows at a version. It may read the latest version that has
+    the same rows instead.
     """
 
     exported: Exported
@@ -231,10 +231,10 @@ class SinkKind:
     is_set      whether it is configured
     require     raises ServiceError unless the configured store works
     make        creates the sink for a gold table
-    audit       compares the store with gold, both ways; raises ServiceError if the store is unreachable
+    audit       compares the store and gold in both directions; raises ServiceError if it is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows
-    own         the row in the store's own format, as a column over gold (None: the store uses the message)
+    own         the row in the store's own format, as a column of gold (None: the store uses the message)
     unfit       reasons why the store cannot hold a table as declared, such as reserved or overlong names
     try_row     writes a test row and leaves no trace; raises ServiceError if the store refuses the row
     """

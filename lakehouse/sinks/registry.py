@@ -68,6 +68,5 @@ def _require(table: MergedTable, named: Sequence[str]) -> None:
     unknown = sorted(set(named) - known)
     if unknown:
         raise SettingsError(
-            f"gold.{table.name} names the unknown sinks {', '.join(unknown)}; known: "
-            f"{', '.join(sorted(known))}"
+            f"gold.{table.name}: unknown sinks: {', '.join(unknown)}; known sinks: {', '.join(sorted(known))}"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lakehouse.sinks.change import Change
 from lakehouse.storage.kafka.internals import record_bytes
 
-_OVERHEAD = 128  # upper bound, in bytes, for a record and its batch, apart from key and value
+_OVERHEAD = 128  # upper bound, in bytes, for a record and its batch without key and value
 _LONGEST_CHARACTER = 4
 
 
@@ -21,10 +21,10 @@ TOO_LARGE, REFUSED = "too_large", "refused"
 class UnsentRow:
     """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
 
-    `size_bytes` is the size that the client computes for a batch with this record alone: key and value in
-    UTF-8 plus up to 95 bytes, which is at most 20 bytes more than the broker counts. `size_bytes` is None if
-    the size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for a
-    delete.
+    For a topic, `size_bytes` is the size that the client computes for a batch of this one record: key and
+    value in UTF-8, plus up to 95 bytes. It exceeds the broker's count by at most 20 bytes. `size_bytes` is
+    None if the size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for
+    a delete.
     """
 
     key: str

@@ -2,7 +2,7 @@
 
 As with deltalake, an object store's address and credentials come from the environment (AWS_...). In an object
 store, finding a file takes one request and reading it takes two. One request lists up to a thousand names.
-Unreachable files raise OSError.
+An unreachable file raises OSError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OBJECT_STORES = ("s3://", "gs://", "abfs://", "abfss://")
 _AT_ONCE = 16
-_READ_WHOLE = 8 * 1024 * 1024  # bytes; larger files are read in parts, on request
+_READ_WHOLE = 8 * 1024 * 1024  # bytes; larger files are read in parts, on demand
 _ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object with one request instead of three
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
@@ -59,7 +59,7 @@ class Files(ABC):
 
     @abstractmethod
     def exist(self) -> bool:
-        """Return whether the directory exists. In an object store, only a directory with files exists."""
+        """Return whether the directory exists. In an object store, an empty directory does not exist."""
 
     @abstractmethod
     def find(self, name: str) -> Found | None:
@@ -75,7 +75,7 @@ class Files(ABC):
 
     @abstractmethod
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Call the function for each item, concurrently if that is faster; return the results in order."""
+        """Call the function for each item, concurrently if that is faster. Return the results in order."""
 
 
 def files_of(path: str) -> Files:
@@ -102,9 +102,9 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory in an object store; empty if the directory does not exist.
+    """Return every file below a directory in an object store, or an empty list if it does not exist.
 
-    Returns None for other file systems, such as HDFS, which pyarrow may be unable to access.
+    Returns None for other file systems, such as HDFS, because pyarrow may be unable to access them.
     """
     from pyarrow.fs import FileSelector, FileType
 

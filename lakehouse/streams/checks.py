@@ -1,4 +1,4 @@
-"""Checks for duplicate and invalid names among a lake's streams, and for topics with two uses."""
+"""Checks for duplicate and invalid names among a lake's streams, and for topics with more than one use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
         if len(several) > 1:
             raise SettingsError(
                 f"topic {topic} has {len(several)} uses: {'; '.join(several)}. A topic can be one stream's "
-                "input, or one output: choose another topic for one of these uses (topic or to of "
+                "input, or one output: choose another topic for one of these uses (topic or to in "
                 "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or list the streams to run in "
                 "only_streams"
             )

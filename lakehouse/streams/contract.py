@@ -14,7 +14,7 @@ MOST_PLACES = 9
 COORDINATES = ("topic", "partition", "offset")
 """A record's coordinates in Kafka. They are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column with records' own times. Its maximum is the front; no other column advances the front."""
+"""The silver column with each record's own event time. Its maximum is the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
 """The columns in a silver table that are not in its contract."""
 OWN_TABLES = frozenset({"dead_letters"})

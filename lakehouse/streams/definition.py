@@ -1,8 +1,8 @@
-"""A stream's declaration: values that the layers read, without any of the layers' own code.
+"""A stream's declaration: the values that the layers read, without the layers' own code.
 
-A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
-and the contract for its records) and one or more gold tables (how clean rows are merged, and how the result
-is exported). Streams differ only in these values and their functions; no engine branches on the stream.
+A Stream is one frozen value. It has one or more sources (a topic and the contract for its records) and one or
+more gold tables (how clean rows are merged, and how the result is exported). Streams differ only in these
+values and their functions; no engine code branches on the stream.
 `lakehouse.streams.registry.load` applies the settings that a stream depends on.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
@@ -60,7 +60,7 @@ class Source:
 
     A record is late if its event time is more than `allowed_lateness_s` behind the greatest event time
     accepted so far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or
-    before `earliest_event_time`. That time is in UTC and not before 1900.
+    before `earliest_event_time`, which is in UTC and not before 1900.
 
     unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
                  time, silver keeps the first to land; None: records have no id
@@ -91,13 +91,10 @@ class Source:
     start: str = "earliest"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for unknown fields and a sequence without an id.
-
-        Also raise it for malformed deletion options, and for deletion options that have no effect.
-        """
+        """Raise ValueError for unknown fields, a sequence without an id, and unusable deletion options."""
         if self.sequence_by is not None and self.unique_by is None:
             raise ValueError(
-                f"source {self.table}: sequence_by orders the records with the same id; set unique_by, too"
+                f"source {self.table}: sequence_by orders the records with the same id; set unique_by too"
             )
         _ = self.id_column, self.sequence_column
         _refuse_useless(self)
@@ -148,7 +145,7 @@ def _refuse_useless(source: Source) -> None:
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
             f"source {source.table}: deletion_key and deleted_if delete by id, so set unique_by "
-            "and sequence_by, too"
+            "and sequence_by too"
         )
     if has_form and not source.is_deleted_by_key:
         raise ValueError(
@@ -200,10 +197,10 @@ class EventClock:
 
     Only micro-batches advance this time. When this time advances, a current row may change even without new
     records, if its `due_column` lies within `due_span(progress)`. Both ends of this span are inclusive, and a
-    start of None means no lower bound. A fold gets these rows, too.
+    start of None means no lower bound. A fold also gets these rows.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet. The `column` of that clock is the `due_column`. A later fold keeps these updates.
+    updated yet. That clock's `column` is the `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -222,7 +219,7 @@ class RedisView:
     One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the exported
     message, the table's generation and the row's version. `order` is a whole number. With `rows_move`, a
     commit may change a row's key and order by deleting the old row and inserting the new row. No other row of
-    the same member lies between these two. The row key is built from all of the table's keys. Group and
+    the same member lies between the two. The row key is built from all of the table's keys. Group and
     member are built from some of them.
     """
 
@@ -235,7 +232,7 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """The export of a gold row, as a message to a topic, and to the stores of `lakehouse.sinks`.
+    """The export of a gold row: as a message to a topic, and to the stores in `lakehouse.sinks`.
 
     topic           the destination topic; None: no topic
     key             the message key
@@ -290,7 +287,7 @@ class Comparison:
 
     The columns in `ignored` are not compared, because they depend on more than silver's rows. All other
     values must be equal to the last digit, except that doubles may differ by a relative error of 1e-9. For
-    each double listed in `slack`, a Column is added to the tolerance. It is evaluated on the recomputed row.
+    each double listed in `slack`, a Column evaluated on the recomputed row is added to the tolerance.
     """
 
     ignored: tuple[str, ...] = ()
@@ -300,7 +297,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """The properties that all gold tables share: grain, times of rows, and export.
+    """The properties that all gold tables share: grain, row times and export.
 
     name             the table's name in gold
     comment          a description of a row, shown in catalogs
@@ -341,7 +338,7 @@ class SideTable(MergedTable):
 
 
 def only(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of a single silver table unchanged."""
+    """Return the only silver table's rows unchanged."""
     (frame,) = frames.values()
     return frame
 
@@ -438,6 +435,6 @@ class Stream:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Default names of all topics that the stream reads or writes."""
+        """The default names of all topics that the stream reads or writes."""
         written = (table.export.topic for table in self.tables)
         return (*(source.topic for source in self.sources), *(topic for topic in written if topic))

@@ -68,7 +68,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys in all tables. A single SettingsError names the wrong keys of all streams."""
+    """Return the keys in all tables. A single SettingsError names the wrong keys in all streams."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:

@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, or if other, retained rows need the deleted rows."""
+    """Raise SettingsError for an unknown table, or if retained rows need rows that would be deleted."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
     unknown = sorted(kept_s.keys() - known)

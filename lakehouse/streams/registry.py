@@ -67,8 +67,8 @@ def read_settings() -> Settings:
     """Return the settings. If the lake is on S3, also set the environment for readers without a JVM.
 
     Raises SettingsError as `load_settings` does, for a topic in `topics` that no stream has, and for an
-    invalid `maintenance.keep_rows`. Settings for built-in streams' tables are valid even while those streams
-    are not in use.
+    invalid `maintenance.keep_rows`. Settings for built-in streams' tables are valid even if those streams are
+    not in use.
     """
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))

@@ -190,7 +190,7 @@ def without_progress(context: AbstractDataContext) -> None:
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results, and their suites, from the run at this time (UTC)."""
+    """Return the identifiers of the results and suites from the run at this time (UTC)."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

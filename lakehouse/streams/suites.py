@@ -80,7 +80,7 @@ def no_rows(
 
 
 def fresh(column: str, *, within: str) -> ExpectFresh:
-    """Expect a column's newest time (UTC) to be at most `within` old, a duration such as 90m, 24h or 7d.
+    """Expect a column's newest time (UTC) to be no older than `within`, a duration such as 90m or 7d.
 
     An empty table is not fresh. The severity is `warn`. Raises ValueError if `within` is not a duration.
     """

@@ -1,6 +1,6 @@
-"""Tools for testing a stream with literal records, in the package that defines the stream.
+"""Tools for testing a stream with literal records. They are for the package that defines the stream.
 
-Once lakehouse is installed, pytest offers the fixtures of `lakehouse.dev.pytest_plugin`:
+Once lakehouse is installed, pytest finds the fixtures in `lakehouse.dev.pytest_plugin`:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -8,8 +8,8 @@ Once lakehouse is installed, pytest offers the fixtures of `lakehouse.dev.pytest
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-`declared` returns the streams of a `lakehouse.toml`. They can be tested in the same way. For other test
-runners, this package provides the same functions, which take a Spark session.
+`declared` returns the streams in a `lakehouse.toml`, which can be tested in the same way. For other test
+runners, this package provides the classes behind the fixtures, which take a Spark session.
 """
 
 from lakehouse.common.record_lines import Record

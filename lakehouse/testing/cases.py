@@ -1,4 +1,4 @@
-"""Test a stream with literal records and expected rows, in data frames instead of tables."""
+"""Test a stream with literal records and expected rows, using data frames instead of tables."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _MESSAGE = ("key", "value", "text")
 
 @dataclass(frozen=True)
 class Case:
-    """Run records through a stream's functions, and compare the results with the expected rows.
+    """A test that runs records through a stream's functions and compares the results with expected rows.
 
     Each of `batches` is one micro-batch. A record is either a `Record` or just its value: a dict, text,
     bytes, or None (a tombstone). If the stream reads several topics, either a batch is a dict of records,
-    keyed by topic, or each Record names its topic. Records land at `now`, which is also the clock's time: a
-    datetime or ISO 8601 text, by default the current time. Finally, the clock advances to `later` without new
-    records.
+    keyed by topic, or each Record names its topic. Records land at `now`, to which the clock is also set: a
+    datetime or an ISO 8601 string, by default the current time. After the last batch, the clock advances to
+    `later` without new records.
 
     Expected results are lists of dicts, one per row of the table, in any order:
 
-        silver  clean rows, keyed by table if the stream reads several topics
+    silver  clean rows, keyed by table if the stream reads several topics
     dead    one row per dead letter and reason: record (its index among all given records, from 0), rule,
             column, message, and the record's topic, partition, offset, key and value
-        gold    rows of gold and side tables, keyed by table if there are several
+    gold    rows of gold and side tables, keyed by table if there are several
     sent    messages from all micro-batches, in the order in which each table sends them, keyed by topic
             if there are several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
-    Tables and columns that are omitted are not compared. Floats are compared with a relative tolerance of
+    Omitted tables and columns are not compared. Floats are compared with a relative tolerance of
     1e-9, other numbers exactly. Raises an AssertionError that lists the missing and unexpected rows.
     """
 
@@ -134,10 +134,7 @@ class Outcome:
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the reasons of the dead letters.
-
-        The letters' records are numbered from 0, beginning with the record at index `first`.
-        """
+        """Return one row per dead letter and reason. Records are numbered from 0, starting at `first`."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -175,7 +172,7 @@ def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a value in which all times are converted to UTC."""
+    """Return the value with all times in it converted to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Compare actual rows with literal expected rows, in the columns that the expected rows contain."""
+"""Compare actual rows with literal expected rows, in the columns that the expected rows name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def differences(
     shown = named or list(columns)
     return [
         f"{name}: {len(expected)} rows expected, {len(found)} found"
-        + (", in this order" if in_order and len(expected) == len(found) else ""),
+        + (", compared in order" if in_order and len(expected) == len(found) else ""),
         *(f"  - expected  {_shown(row, list(row))}" for row in missing),
         *(f"  + found     {_shown(row, shown)}" for row in others),
     ]
@@ -51,7 +51,7 @@ def is_same(expected: Any, found: Any) -> bool:
 
     An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
     numbers are compared exactly, as are decimals given as text. In the expected value, times may be written
-    as ISO 8601, bytes as text, and text as bytes.
+    as ISO 8601 text, bytes as text, and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())

@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Stream
 def declared(toml: str) -> dict[str, Stream]:
     """Return the streams that the text of a configuration file declares, keyed by name.
 
-    A table without `kind` or `python` only changes a stream from an installed package, so it is left out.
+    A table without `kind` or `python` only changes a stream from an installed package, so it is omitted.
     Raises the same SettingsError as every command, for example for an unknown key.
     """
     try:

@@ -1,7 +1,7 @@
 """A stream's tables as data frames: validation, aggregation, merges and exports without a lake.
 
 The layers' own code validates the records and computes the changes to gold (`lakehouse.engine.layers.folds`).
-Only the state that layers store in tables is stored in frames here: watermarks, clean rows, dead letters and
+Only the state that the layers keep in tables is kept in frames here: watermarks, clean rows, dead letters and
 gold. In gold, a row replaces the row with the same key. `lakehouse try` shows the results, and
 `lakehouse.testing` compares them.
 
@@ -60,7 +60,7 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message for a row of a gold or side table.
+    """The message for a row in a gold or side table.
 
     `topic` is None if the table is exported only to stores; `key` is then the row's key in the store. `value`
     is JSON, or None for a tombstone.
@@ -230,10 +230,7 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Compare records with silver by id, remove replaced rows from silver, and return the records.
-
-        Each returned record includes its verdict.
-        """
+        """Compare records with silver by id, remove replaced rows, and return the records with verdicts."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))

@@ -42,22 +42,22 @@ def crash_at(
 
 
 def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
-    """Let a step write a micro-batch, which may have been planned earlier."""
+    """Have a step write a micro-batch, which may have been planned earlier."""
     with step.write(batch, now) as passed:
         return passed.result
 
 
 def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step plan and write its next micro-batch. Return None if there is none."""
+    """Have a step plan and write its next micro-batch. Return None if there is none."""
     batch = step.plan({})
     return None if batch is None else write_batch(step, batch, now=now)
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold process their backlog despite crashes. Return the number of crashes of each step.
+    """Have silver and gold process their backlog despite crashes. Return each step's number of crashes.
 
-    Every step crashes once in each micro-batch, and is then restarted. Four crash points take turns: before
-    and after the first write, and before and after the second write.
+    Every step crashes once in each micro-batch, and is then restarted. It cycles through four crash points:
+    before and after the first write, then before and after the second write.
     """
     crashes: dict[str, int] = {}
     cleaning = silver.steps(lake, stream, max_bytes, Permitted())

@@ -30,7 +30,7 @@ def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
 def moment(time: datetime | str | None) -> datetime:
     """Convert a datetime or ISO 8601 text to UTC; None means the current time.
 
-    A time without a zone is taken as UTC.
+    A time without a zone is assumed to be UTC.
     """
     if time is None:
         return datetime.now(UTC)
@@ -62,7 +62,7 @@ def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON. Decimals become numbers with all their digits, datetimes ISO 8601 text."""
+    """Return a value as JSON. Decimals keep all their digits, and datetimes become ISO 8601 strings."""
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
     if isinstance(value, (list, tuple)):

@@ -41,7 +41,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to split clean rows into micro-batches. `retried` marks batches that crash between two tables."""
+    """A way to split clean rows into micro-batches. `retried` marks batches that crash between writes."""
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]
@@ -49,20 +49,20 @@ class _Way:
 
 @dataclass(frozen=True)
 class SameGold:
-    """Assert that gold does not depend on the order of records, micro-batch boundaries or retries.
+    """An assertion that gold does not depend on the order of records, micro-batch boundaries or retries.
 
     The records are validated once. The clean rows are merged as one batch, and then in `ways` other ways.
     Each way has a random order and up to four random micro-batches. Some micro-batches are retried, as if
-    after a crash between the writes to a side table and its main table. Records retain their partitions and
-    offsets, because lagging partitions and replayed dead letters arrive late. Gold may therefore depend on
-    offsets, but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
+    after a crash between the writes to a side table and its main table. Records keep their partitions and
+    offsets but arrive in any order, as they do from lagging partitions and replays. Gold may therefore depend
+    on offsets, but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
 
     With `lake`, an empty directory, the records go through Delta tables instead. Silver and gold crash before
     and after each write, and restart. Finally, an audit compares all layers. This takes about a minute.
 
     `now` is the clock's time as a datetime or ISO 8601 text, by default the current time. `seed` repeats the
-    ways of an earlier run, and is random by default. If gold differs, raises an AssertionError with the seed,
-    the way and the differing rows. Also raises an AssertionError if no record is clean.
+    ways of an earlier run, and is random by default. If gold differs, raises AssertionError with the seed,
+    the way and the differing rows. Also raises AssertionError if no record is clean.
     """
 
     spark: SparkSession
@@ -92,7 +92,7 @@ class SameGold:
                 wrong = _differences(stream, self._merged(stream, clean, way, clock), expected)
                 if wrong:
                     said = [
-                        f"gold of {stream.name} differs from that of one batch (seed={seed}, way {number})"
+                        f"gold of {stream.name} differs from a single batch's (seed={seed}, way {number})"
                     ]
                     raise AssertionError("\n".join([*said, *_described(way), *wrong]))
 
@@ -113,7 +113,7 @@ class SameGold:
         return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
 
     def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
-        """Land the records on a lake in two halves, crash in every micro-batch, and audit the lake."""
+        """Land the records in two halves in a lake, crash in every micro-batch, and audit the lake."""
         numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
         sources = {source.table: source for source in stream.sources}
         for source, record in records_of(stream, records):
@@ -129,7 +129,7 @@ class SameGold:
         checks = [check for source in sources.values() for check in check_records(lake, stream, source, now)]
         checks += [check for table in stream.gold for check in check_gold(lake, stream, table)]
         if not any(lake.read("silver", table).count() for table in sources):
-            raise AssertionError(f"no record of {stream.name} is clean, so gold is empty")
+            raise AssertionError(f"none of the records of {stream.name} are clean, so gold is empty")
         wrong = [line for check in checks for line in _said(check)]
         if wrong:
             raise AssertionError("\n".join([f"gold of {stream.name} differs after crashes", *wrong]))
@@ -144,8 +144,8 @@ def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa
     clean = {table: rows.orderBy("topic", "partition", "offset").toArrow() for table, rows in judged.items()}
     if not any(rows.num_rows for rows in clean.values()):
         letter = judging.frame(DEAD_LETTERS).select("reasons").first()
-        why = "" if letter is None else f"; the first: {letter.reasons[0].message}"
-        raise AssertionError(f"no record of {judging.stream.name} is clean, so gold is empty{why}")
+        why = "" if letter is None else f"; the first reason: {letter.reasons[0].message}"
+        raise AssertionError(f"none of the records of {judging.stream.name} are clean, so gold is empty{why}")
     return clean
 
 

@@ -24,7 +24,7 @@ SMALL = {
 """Options that make small queries cheap.
 
 A Delta log is read in one task. Plans are not optimized again between stages. Expressions are interpreted, as
-they are in production for few rows, and the JVM uses only its first compiler. Broadcasts, sorts and
+they are in production for small inputs, and the JVM uses only its C1 compiler. Broadcasts, sorts and
 aggregations each take at least one memory page, whose default size would be 16 MB.
 """
 

@@ -202,7 +202,7 @@ def test_a_store_that_hangs_keeps_nobody() -> None:
     log.close()
     never.set()
 
-    assert said == ["ops.events has not answered for 0.1 s: the last events may be missing"]
+    assert said == ["ops.events has not responded for 0.1 s: the last events may be missing"]
 
 
 def test_a_lake_that_cannot_be_written_is_said_once_and_stops_nothing(
@@ -413,7 +413,7 @@ def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
         "gold.t by the clock failed; retrying in 2 s: ValueError: no such thing",
         "gold.t by the clock works again",
         "export.t failed; retrying in 1 s: put it back",
-        "gate of a failed and is left to the next run: OSError: disk",
+        "gate of a failed and is left for the next run: OSError: disk",
         "gold.t failed; retrying in 1 s: ValueError: no such thing",
         "silver.u failed, and nothing is left to run: ValueError: no such thing",
     ]

@@ -43,8 +43,8 @@ def test_a_file_of_the_user_or_of_root_is_read(
 @pytest.mark.parametrize(
     ("user", "file", "reason"),
     [
-        (0, (ANOTHER, 0o644, 0), "the owner is user 41002, and this runs as root (0)"),
-        (MINE, (ANOTHER, 0o400, 0), "the owner is user 41002, and this runs as user 41001"),
+        (0, (ANOTHER, 0o644, 0), "the owner is user 41002, but this process runs as root (0)"),
+        (MINE, (ANOTHER, 0o400, 0), "the owner is user 41002, but this process runs as user 41001"),
         (0, (0, 0o646, 0), "everybody may write to it (mode 0646)"),
         (0, (0, 0o664, DAEMON), "group daemon may write to it (mode 0664)"),
         (MINE, (MINE, 0o620, 41_003), "group 41003 may write to it (mode 0620)"),
@@ -66,8 +66,8 @@ def test_a_file_that_somebody_else_may_change_is_not_read(
         (0, 0o755, None),
         (0, 0o1777, None),  # as /tmp: nobody can replace a file of another
         (0, 0o777, "everybody may write to it (mode 0777)"),
-        (ANOTHER, 0o755, "the owner is user 41002, and this runs as root (0)"),
-        (ANOTHER, 0o1777, "the owner is user 41002, and this runs as root (0)"),
+        (ANOTHER, 0o755, "the owner is user 41002, but this process runs as root (0)"),
+        (ANOTHER, 0o1777, "the owner is user 41002, but this process runs as root (0)"),
     ],
 )
 def test_the_directory_of_a_file_counts(tmp_path: Path, owner: int, mode: int, reason: str | None) -> None:

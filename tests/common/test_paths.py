@@ -127,6 +127,6 @@ def test_a_relative_lake_and_one_of_a_home_are_absolute(
     assert lake_address("./c:/lake") == f"{tmp_path}/c:/lake"
     assert lake_address("~/lake") == "/home/ada/lake"
     with pytest.raises(
-        ValueError, match="no home directory is known for the user in ~nobody-of-that-name/lake"
+        ValueError, match="the home directory of the user in ~nobody-of-that-name/lake is unknown"
     ):
         lake_address("~nobody-of-that-name/lake")

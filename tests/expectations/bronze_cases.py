@@ -29,8 +29,8 @@ def _case(table: str, topic: str) -> Case:
         bad={
             "keys are unique": {view: [row, row]},
             "required columns have values": {view: [row, {**other, "ingested_at": "NULL"}]},
-            "partitions and offsets count from 0": {view: [row, {**other, "offset": "-1"}]},
-            "timestamps are the producer's (0) or the broker's (1), or there is none (-1)": {
+            "partitions and offsets are not negative": {view: [row, {**other, "offset": "-1"}]},
+            "timestamps come from the producer (0) or the broker (1), or are missing (-1)": {
                 view: [row, {**other, "timestamp_type": "2"}]
             },
             "headers have keys": {

@@ -45,7 +45,7 @@ CASES = {
             "keys are unique": {_VIEW: [_OPEN, _OPEN]},
             "required columns have values": _changed(was_closed="NULL"),
             "calls are open or closed": _changed(status=text("ringing")),
-            "exactly the open calls have no closed_at": _changed(closed_at="NULL"),
+            "closed_at is null if and only if the call is open": _changed(closed_at="NULL"),
             "calls close after their last event": _changed(closed_at=at("11:40:00")),
             "every call has an event": _changed(analytics_events="0", analytics="NULL"),
             "payloads come from events on their side": _changed(metrics=text("7")),

@@ -66,7 +66,7 @@ CASES = {
                 reasons="array(named_struct('rule', NULL, 'column', NULL, 'message', 'no'))"
             ),
             "the last attempt is not before the first": _changed(last_attempt=at("11:59:01")),
-            "few records of a topic are open letters": {"bronze_metrics_events": _landed(9)},
+            "few of a topic's records are open letters": {"bronze_metrics_events": _landed(9)},
         },
     )
 }

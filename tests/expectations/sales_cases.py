@@ -109,14 +109,16 @@ CASES = {
         bad={
             "keys are unique": {_TOTALS: [_SOLD_AND_RETURNED, _SOLD_AND_RETURNED]},
             "required columns have values": _changed(made_anew="NULL"),
-            "counts of sales are not negative": _changed(count="-1", last_event_time=at("11:50:00")),
-            "exactly the products without sales have no last event": _changed(last_event_time=at("11:50:00")),
+            "sales counts are not negative": _changed(count="-1", last_event_time=at("11:50:00")),
+            "last_event_time is null if and only if there are no sales": _changed(
+                last_event_time=at("11:50:00")
+            ),
             "products without sales have a total of zero": _changed(total="0.000000001"),
             "every product has an event in silver": {
                 _TOTALS: [_STARTED_AGAIN, _SOLD_AND_RETURNED, {**_STARTED_AGAIN, "product": text("p4")}]
             },
             # The return is there, but the row had it before, and comes to nothing a second time.
-            "totals go down only by a tombstone or a return": {
+            "totals decrease only because of a tombstone or a return": {
                 _CHANGES: [*_UPDATES, *_update(_SOLD_AND_RETURNED, 10, total="2000")]
             },
             "the newest row is recent": later(),

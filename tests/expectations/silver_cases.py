@@ -40,7 +40,7 @@ def _case(table: str, topic: str) -> Case:
             "keys are unique": {view: [row, row]},
             "required columns have values": changed({name: "NULL"}),
             "required strings are not empty": changed({name: text("")}),
-            "no event is further ahead than future_tolerance": changed({"event_time": at("12:05:00.000001")}),
+            "no event time is beyond future_tolerance": changed({"event_time": at("12:05:00.000001")}),
             "every row has a bronze row": {landed: [record(topic, 0), record("another", 1)]},
             "the newest row is recent": later(),
             **{expectation: changed(change) for expectation, change in wrong_values.items()},

@@ -265,7 +265,7 @@ def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damage
     redis_rows = {key["row"]: what for key, what in damaged.different[f"redis {SPENT} → Redis"]}
     other, changed, deleted = damaged.in_redis
     assert redis_rows.pop(other).startswith(
-        "Redis has the row of a newer table from another lake, which keeps"
+        "Redis has the row of a newer table from another lake, which blocks"
     )
     assert redis_rows.pop(deleted) == "in gold, but not in Redis"
     assert redis_rows.pop("nobody:0") == "in Redis, but not in gold"

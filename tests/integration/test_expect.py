@@ -45,12 +45,12 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "silver.call_metrics": (
         ("topic", "partition", "offset"),
         "event_time = event_time + INTERVAL 1 DAY",
-        "no event is further ahead than future_tolerance",
+        "no event time is beyond future_tolerance",
     ),
     "gold.product_sales": (
         ("product",),
         "total = total - 1",
-        "totals go down only by a tombstone or a return",
+        "totals decrease only because of a tombstone or a return",
     ),
     "gold.user_transactions_5m": (
         ("user_id", "window_start"),
@@ -60,7 +60,7 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
 }
 """By table: its key, what is done to one row (null: it is there twice), and the expectation that says so."""
 
-UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few records of a topic are open letters"}}
+UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few of a topic's records are open letters"}}
 """By table: what warns in the lake, where 15 % of the records are malformed."""
 
 Invoke = Callable[..., Result]

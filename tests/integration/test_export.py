@@ -353,7 +353,9 @@ def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Expo
     export.forget_progress()
     export.put_note_back(None)
     (example,) = audited().examples
-    assert example.what == "rows were sent, but neither Kafka nor the lake knows up to which version"
+    assert (
+        example.what == "rows were sent, but neither Kafka nor the lake has a record of the last version sent"
+    )
 
 
 def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_replaces_the_old_one(

@@ -240,7 +240,7 @@ def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recover
         f"{GOLD} failed; retrying in 0.1 s: {WHY}",
         f"{GOLD} failed; retrying in 0.2 s: {WHY}",
         f"{GOLD} failed; retrying in 0.4 s: {WHY}",
-        f"{GOLD} has failed 4 times and is left to the next run: {WHY}",
+        f"{GOLD} has failed 4 times and is left for the next run: {WHY}",
     ]
     assert (lake.sold, lake.accepted, lake.spent) == (lake.events, lake.events, lake.events - 1)
 
@@ -270,7 +270,7 @@ def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lak
 
     lake.produce()
     with pytest.raises(
-        HeapError, match=f"^{GOLD} failed in micro-batch .*The micro-batch cannot be smaller"
+        HeapError, match=f"^{GOLD} failed in micro-batch .*The micro-batch cannot be made smaller"
     ) as raised:
         lake.catch_up([needing_two_gigabytes(beyond=0), SALES])
     assert "OutOfMemoryError" in str(raised.value.__cause__)

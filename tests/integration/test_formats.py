@@ -229,9 +229,9 @@ def test_bytes_that_look_like_ids_cost_few_requests_and_crowd_out_no_schema(
     assert asked == [1 + schemas.MOST_MISSING]
     assert [row[0] for row in clean(settings)] == [3, 4]
     of_ids = told(settings)
-    assert of_ids[0] == "no registry has a schema 0: ids go from 1 to 2,147,483,647"
-    assert of_ids[1] == "no registry has a schema 2147483648: ids go from 1 to 2,147,483,647"
-    assert of_ids[2] == "no registry has a schema 4294967295: ids go from 1 to 2,147,483,647"
+    assert of_ids[0] == "no registry has a schema 0: ids range from 1 to 2,147,483,647"
+    assert of_ids[1] == "no registry has a schema 2147483648: ids range from 1 to 2,147,483,647"
+    assert of_ids[2] == "no registry has a schema 4294967295: ids range from 1 to 2,147,483,647"
     looked_up = [
         one for one in range(1_500) if of_ids[5 + one] == f"the registry has no schema {900_000 + one}"
     ]

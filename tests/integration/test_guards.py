@@ -165,9 +165,10 @@ def test_rows_of_unknown_origin_are_refused_with_the_way_out(
 
     message = refusal(spark, other, "silver")
 
-    assert message.startswith(f"{SILVER} has rows, but no recorded position of {SILVER}")
+    assert message.startswith(f"there are rows in {SILVER}, but no recorded position of {SILVER}")
     assert (
-        f"or delete {pipeline.path_of(other, SILVER)} (and the tables made from it) and run again" in message
+        f"or delete {pipeline.path_of(other, SILVER)} (and the tables made from these rows) and run again"
+        in message
     )
 
 
@@ -175,7 +176,7 @@ def test_dead_letters_of_a_table_that_is_gone_are_refused(spark: SparkSession, s
     with replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")
 
-    assert message.startswith(f"{DEAD_LETTERS} has rows, but no recorded position of {SILVER}")
+    assert message.startswith(f"there are rows in {DEAD_LETTERS}, but no recorded position of {SILVER}")
     assert f"the rows of {pipeline.path_of(settings, DEAD_LETTERS)} where job = '{SILVER}'" in message
 
 
@@ -372,7 +373,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
     with admin(settings) as client:
         client.delete_topics([topic])
         await_(lambda: topic not in client.list_topics())
-        assert "is gone: its offsets went backwards" in refusal(spark, settings, "bronze")
+        assert "is gone, as if it had been deleted" in refusal(spark, settings, "bronze")
     create_topics(settings.kafka.access, {topic: 4})
     assert refusal(spark, settings, "bronze").startswith(f"topic {topic} was deleted and recreated: {BRONZE}")
 

@@ -96,7 +96,7 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     trigger = "1 second" if layer == "bronze" else "available-now"
     assert first == f"{layer} of metrics, trigger {trigger}, lake {done.place.home / 'lake'}"
     if layer == "bronze":
-        assert batches.pop(0) == "running; Ctrl-C finishes the micro-batch and stops"
+        assert batches.pop(0) == "running; Ctrl-C stops after the current micro-batch"
     assert last == ("stopped" if layer == "bronze" else "caught up")
     if layer == "silver":
         *batches, refused, first_cause, second_cause, third_cause = batches

@@ -136,7 +136,7 @@ def test_an_adopted_copy_tells_the_letters_since_it_was_made(
 
     assert [value for _, value, _ in told(settings)][1 + len(since) :] == sent
     with pytest.raises(
-        PositionError, match=r"^a copy of silver.dead_letters was adopted at .* Run that copy"
+        PositionError, match=r"^a copy of silver.dead_letters was adopted at .* on the adopted copy"
     ):
         send_waiting(lake, TRANSACTIONS, settings, Permitted(), NOW)
 
@@ -180,5 +180,6 @@ def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
     assert len(pipeline.rows_of(settings, pipeline.DEAD_LETTERS)) == 5
     (notice,) = said
     assert notice.startswith(
-        f"export.transactions_dead_letters: 1 letters are not sent to {settings.kafka.dead_letter_topic}: "
+        f"export.transactions_dead_letters: letters not sent to {settings.kafka.dead_letter_topic} because "
     )
+    assert " times: 1. They remain in " in notice

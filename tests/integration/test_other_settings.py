@@ -174,7 +174,7 @@ def test_the_audit_says_that_silver_was_made_with_other_ids(run: Run) -> None:
     (check,) = check_records(run.lake, PLAIN, source, LANDED)
 
     assert check.differences == 3
-    told = "silver.payments was made with different id settings: run `lakehouse rebuild silver`"
+    told = "silver.payments was built with different id settings: run `lakehouse rebuild silver`"
     assert told in check.notes
 
 

@@ -159,7 +159,7 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
     )
 
     version = pipeline.version_of(caught_up, GOLD)
-    with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* with --force"):
+    with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* requires --force"):
         rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
     assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
     (done,) = rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan(), force=True)

@@ -366,10 +366,13 @@ def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
         (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot save its data"),
         (redis.BusyLoadingError("Redis is loading the dataset in memory"), "is loading its data"),
         (redis.ResponseError("BUSY Redis is busy running a script."), "busy with another client's script"),
-        (redis.ConnectionError("max number of clients reached"), "has no connection to spare"),
+        (redis.ConnectionError("max number of clients reached"), "has reached its connection limit"),
         (redis.AuthenticationError("invalid username-password pair"), "has refused the user"),
         (redis.TimeoutError("Timeout reading from socket"), "is out of reach"),
-        (redis.ResponseError("ERR of some kind"), "has refused a command of the export: ERR of some kind"),
+        (
+            redis.ResponseError("ERR of some kind"),
+            "has refused one of the export's commands: ERR of some kind",
+        ),
     ],
 )
 def test_each_error_of_redis_has_its_meaning(error: Exception, said: str) -> None:

@@ -106,7 +106,7 @@ def test_a_record_that_does_not_fit_in_memory_stops_its_own_topic_alone(place: P
     assert done.returncode == 1
     assert "error: bronze.transactions failed in micro-batch 2, which reads " in done.stderr
     assert (
-        f"{transactions} 0:1-2: the heap was full (driver memory 1g). The micro-batch cannot be smaller"
+        f"{transactions} 0:1-2: the heap was full (driver memory 1g). The micro-batch cannot be made smaller"
         in done.stderr
     )
     assert f"{sales}, {transactions}: the broker limits the compressed size of records" in done.stdout

@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_ca
 
     with recorded(landed.lake, "a test"):
         notices = skip(spark, landed, stream, re.findall(r"--skip (\S+)", said))
-    told = [f"{SILVER} has skipped {one}: 1 dead letters with the rule skipped" for one in (third, fifth)]
+    told = [f"{SILVER} has skipped {one}; dead letters with the rule skipped: 1" for one in (third, fifth)]
     assert notices == told
     assert [one.message for one in newest(landed.lake, limit=9) if one.kind == "skip"] == told
     assert in_silver(landed) == [0, 1, 2, 4, 6, 7]
@@ -153,7 +153,7 @@ def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_ca
     assert replay(lake, [stream], Selection(), NOW) == left
     assert try_replay(lake, [stream], Selection(streams=("metrics",)), NOW) == Tried(skipped=2)
     report.print_replayed(left, Console())
-    assert "2 skipped with --skip stay open; --rule skipped includes them" in capsys.readouterr().out
+    assert "2 skipped with --skip remain open; --rule skipped includes them" in capsys.readouterr().out
     with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
         replay(lake, [stream], Selection(rule="skipped"), NOW)
     assert letters(landed) == {3: ("open", ["skipped"]), 5: ("open", ["skipped"])}

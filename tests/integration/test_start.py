@@ -53,8 +53,8 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
     topic = settings.topic(SOURCE.topic)
     assert notices == [
         (
-            f"{BRONZE} begins at offsets 0:2 of {topic}, as its key `start` says (latest); earlier "
-            "records are skipped"
+            f"{BRONZE} begins at offsets 0:2 of {topic}, as set by the source's key `start` (latest); "
+            "earlier records are skipped"
         )
     ]
     why = f"{topic}-0: offsets before 2 were skipped (the source's key `start`)"

@@ -32,9 +32,9 @@ LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
         ("/health/live?verbose", "no parameter 'verbose': there are none"),
         (
             f"{LETTERS}?stream=sales&stream=calls",
-            "the parameter 'stream' is given 2 times; it takes one value",
+            "the parameter 'stream' was given 2 times; it takes one value",
         ),
-        (f"{LETTERS}?limit=5&limit=5", "the parameter 'limit' is given 2 times; it takes one value"),
+        (f"{LETTERS}?limit=5&limit=5", "the parameter 'limit' was given 2 times; it takes one value"),
         (
             "/api/v1/gates?a%1b%5b2J=1&cursr=x",
             r"no parameter 'a\x1b[2J': cursor or limit; no parameter 'cursr': did you mean cursor?",
@@ -71,7 +71,7 @@ def test_no_route_takes_a_parameter_that_it_does_not_declare(make_client: MakeCl
         (f"{LETTERS}?stream=slaes", "stream: no stream 'slaes': did you mean sales?"),
         (
             f"{LETTERS}/counts?rule=not_jsn",
-            "rule: no rule of a dead letter 'not_jsn': did you mean not_json?",
+            "rule: no dead-letter rule 'not_jsn': did you mean not_json?",
         ),
         (f"{HAPPENINGS}?stream=sales&stream=metrix", "stream: no stream 'metrix': did you mean metrics?"),
         (

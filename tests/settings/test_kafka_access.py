@@ -202,7 +202,7 @@ def test_no_secret_is_shown() -> None:
         ),
         (
             KafkaAccess("a:1", properties={"acks": "0"}),
-            "kafka.client_properties has acks; allowed: ",
+            "kafka.client_properties contains acks; allowed: ",
         ),
     ],
 )

@@ -122,9 +122,9 @@ def test_a_file_that_somebody_else_may_change_is_refused(
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"refusing to use {path}: the owner is user 41002, and this runs as root (0). A configuration file "
-        "decides which code runs. Make sure that only you can write to it and its directory (chown, "
-        "chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
+        f"refusing to use {path}: the owner is user 41002, but this process runs as root (0). A "
+        "configuration file decides which code runs. Make sure that only you can write to it and its "
+        "directory (chown, chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
     )
 
 
@@ -136,7 +136,7 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
         load_settings()
     assert str(refused.value) == (
         f"refusing to use {home}/services.json: everybody may write to it (mode 0666). It contains the "
-        "addresses of this home's services. Make sure that only you can write to it and its directory "
+        "local services' addresses. Make sure that only you can write to it and its directory "
         "(chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to a different directory"
     )
 
@@ -522,7 +522,7 @@ def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.Monk
     ("url", "said"),
     [
         ("localhost:6379", r"it must start with one of redis://, rediss://, redis\+sentinel://"),
-        ("redis://:hunter2@cache/0?ssl_ca_certs=/ca.pem", "its option ssl_ca_certs needs TLS: rediss://"),
+        ("redis://:hunter2@cache/0?ssl_ca_certs=/ca.pem", "its option ssl_ca_certs needs TLS; use rediss://"),
         (
             "rediss://:hunter2@cache/0?ssl_cacerts=/ca.pem",
             "unknown option 'ssl_cacerts'; .*ssl_ca_certs",

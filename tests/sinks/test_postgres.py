@@ -314,7 +314,7 @@ def test_tls_is_what_the_url_says(tmp_path: Path) -> None:
 def test_a_table_that_names_another_sink_is_refused(lake_settings: Settings) -> None:
     table = replace(TABLE, export=replace(TABLE.export, sinks=("postgres", "oracle")))
     with pytest.raises(
-        SettingsError, match=r"gold.metrics_1m names the unknown sinks oracle; known: postgres, redis"
+        SettingsError, match=r"gold.metrics_1m: unknown sinks: oracle; known sinks: postgres, redis"
     ):
         registry.used_by(table, lake_settings)
     assert [kind.name for kind in registry.used_by(TABLE, lake_settings)] == []

@@ -97,7 +97,7 @@ def test_a_name_and_a_comment_that_the_encoding_lacks(postgres_server: Server) -
     url = database_of(postgres_server, "LATIN1")
     there = There(url, NOTES)
     there.connection.execute("COMMENT ON TABLE gold.notes IS 'x'")
-    with pytest.raises(PostgresTroubleError, match=r"a name or a comment of gold.prices, .* ENCODING 'UTF8'"):
+    with pytest.raises(PostgresTroubleError, match=r"a comment of gold.prices that .* ENCODING 'UTF8'"):
         There(url, declared("prices", id=StringType(), 料金=LongType()))
 
 
@@ -105,8 +105,8 @@ def test_a_name_and_a_comment_that_the_encoding_lacks(postgres_server: Server) -
     ("encoding", "said"),
     [
         ("UTF8", []),
-        ("SQL_ASCII", ["the encoding SQL_ASCII, so it does not know that its text is UTF-8"]),
-        ("LATIN1", ["the encoding LATIN1. Rows with characters that it lacks are not sent there"]),
+        ("SQL_ASCII", ["encoding is SQL_ASCII, so it does not know that its text is UTF-8"]),
+        ("LATIN1", ["encoding is LATIN1. Rows with characters that it cannot represent are not sent there"]),
     ],
 )
 def test_the_encoding_is_warned_of(postgres_server: Server, encoding: str, said: list[str]) -> None:

@@ -148,7 +148,7 @@ RAISES = (
         (RAISES, "a trigger that refuses a row of gold.notes: not today"),
         (
             "ALTER TABLE gold.notes ALTER n ADD GENERATED ALWAYS AS IDENTITY",
-            "cannot store rows of gold.notes in the existing table: .* drop it",
+            "cannot store rows of gold.notes in the existing table: .* drop the table",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_the_doctor_finds_a_trigger_and_what_is_locked_and_leaves_no_trace(
     monkeypatch.setattr(postgres_statements, "_TRIED_WITHIN_S", 1)
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE gold.notes")
-        with trouble("the locks that it needs of gold.notes: ", "pg_locks"):
+        with trouble("the export of gold.notes the locks it needs: ", "pg_locks"):
             try_row(database, Sql(NOTES))
 
 
@@ -240,7 +240,7 @@ def test_timeouts_and_locks_are_no_outage(database: str) -> None:
         one.connection.execute("SET statement_timeout = 0; SET lock_timeout = '50ms'")
         one.connection.commit()
         with trouble(
-            "has not given the export the locks that it needs of gold.notes: ",
+            "did not grant the export of gold.notes the locks it needs: ",
             "lock timeout; it is retried",
         ):
             one.send(row("1"))
@@ -248,9 +248,7 @@ def test_timeouts_and_locks_are_no_outage(database: str) -> None:
     one.send(row("1"))
     one.connection.execute("SET idle_in_transaction_session_timeout = '10ms'")
     select.select([one.connection.fileno()], [], [], 60)  # until the server has said so
-    with trouble(
-        "has ended the export's connection of gold.notes, because it was idle within a transaction: "
-    ):
+    with trouble("has closed the connection for the export of gold.notes because a transaction was idle: "):
         one.send(row("1"))
 
 
@@ -288,11 +286,11 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("08006", "is out of reach"),
         ("57P01", "is out of reach"),
         ("57P03", "is out of reach"),
-        ("40001", "in favour of another"),
-        ("40P01", "in favour of another"),
-        ("53100", "has no space on its disk"),
+        ("40001", "because of a conflict"),
+        ("40P01", "because of a conflict"),
+        ("53100", "has no disk space left"),
         ("53200", "has run out of a resource"),
-        ("53300", "has no connection to spare"),
+        ("53300", "has reached its connection limit"),
         ("28P01", "has refused the user"),
         ("42501", "denies the user"),
         ("42703", "cannot store rows of gold.t in the existing table"),
@@ -302,9 +300,9 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("54000", "has an index, or a limit,"),
         ("P0001", "has a trigger"),
         ("25006", "is read-only"),
-        ("42P01", "lacks a table of gold.t"),
-        ("58030", "has an internal error"),
-        ("XX001", "has an internal error"),
+        ("42P01", "is missing a table for the export of gold.t"),
+        ("58030", "had an internal error"),
+        ("XX001", "had an internal error"),
         ("21000", "has refused a statement of the export of gold.t"),
     ],
 )

@@ -319,7 +319,7 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
         ),
         (
             PAYMENTS + "sequence_by = 'version'",
-            "streams.one: source one: sequence_by orders the records with the same id; set unique_by, too",
+            "streams.one: source one: sequence_by orders the records with the same id; set unique_by too",
         ),
         (
             PAYMENTS + "fields = [{ name = 'a', scale = 2 }]",

@@ -190,10 +190,10 @@ def test_the_working_directory_is_looked_in_last(here: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "owner", "mode", "why"),
     [
-        (".", 41_002, 0o755, "the owner is user 41002, and this runs as root (0)"),
+        (".", 41_002, 0o755, "the owner is user 41002, but this process runs as root (0)"),
         (".", 0, 0o777, "everybody may write to it (mode 0777)"),
         (".", 0, 0o1777, "everybody may write to it (mode 1777)"),
-        ("shop_of_a_user.py", 41_002, 0o644, "the owner is user 41002, and this runs as root (0)"),
+        ("shop_of_a_user.py", 41_002, 0o644, "the owner is user 41002, but this process runs as root (0)"),
         ("shop_of_a_user.py", 0, 0o666, "everybody may write to it (mode 0666)"),
     ],
 )

@@ -36,8 +36,11 @@ def test_names_that_fit_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("stream", "said"),
     [
-        (stream_of("n" * 64, ("id",)), "the table's name nnnn.* has 64 bytes, and names there are cut at 63"),
-        (stream_of("t", ("c" * 64,)), "the column c{63} has 64 bytes, and names there are cut at 63"),
+        (
+            stream_of("n" * 64, ("id",)),
+            "the table's name nnnn.* has 64 bytes, and names there are truncated to 63",
+        ),
+        (stream_of("t", ("c" * 64,)), "the column c{63} has 64 bytes, and names there are truncated to 63"),
         (stream_of("t", ("xmin",)), "the column xmin is reserved there"),
         (stream_of("t", ("_version",)), "the column _version is reserved there"),
         (stream_of("t", ("id",), {"_is_gone": LongType()}), "the column _is_gone is reserved there"),
@@ -69,7 +72,7 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
 def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
     table = stream_of("t", ("id", "tags")).gold[0]
     schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
-    with pytest.raises(SettingsError, match="there is no type there for its key column tags"):
+    with pytest.raises(SettingsError, match="PostgreSQL has no type for its key column tags"):
         require_fit(with_table(replace(table, schema=schema)))
 
 

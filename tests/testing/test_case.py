@@ -99,7 +99,7 @@ def test_a_difference_names_the_rows_that_are_missing_and_those_that_are_not_exp
         "gold.user_transactions_5m: 2 rows expected, 2 found",
         "  - expected  user_id=bob, count=3",
         "  + found     user_id=bob, count=1",
-        "sent to aggregated-transactions: 2 rows expected, 2 found, in this order",
+        "sent to aggregated-transactions: 2 rows expected, 2 found, compared in order",
         "  - expected  key=bob",
         "  - expected  key=ann",
         "  + found     key=ann",

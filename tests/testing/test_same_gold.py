@@ -53,7 +53,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
 
     said = str(first.value).split("\n")
     seed = re.fullmatch(
-        r"gold of transactions differs from that of one batch \(seed=(\d+), way \d+\)", said[0]
+        r"gold of transactions differs from a single batch's \(seed=(\d+), way \d+\)", said[0]
     )
     assert seed is not None
     assert "micro-batch 0" in said[1]
@@ -79,7 +79,9 @@ def test_a_side_table_whose_retry_has_other_keys_is_found(assert_same_gold: Same
 
 
 def test_records_of_which_none_is_clean_prove_nothing(assert_same_gold: SameGold) -> None:
-    with pytest.raises(AssertionError, match=r"no record of transactions is clean.*amount must be above 0"):
+    with pytest.raises(
+        AssertionError, match=r"none of the records of transactions are clean.*amount must be above 0"
+    ):
         assert_same_gold(TRANSACTIONS, [spent("ann", 0)], now=NOW)
 
 

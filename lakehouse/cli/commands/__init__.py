@@ -1,1 +1,1 @@
-"""The subcommands of `lakehouse`, with one module for each."""
+"""The subcommands of `lakehouse`, one module each."""

@@ -1,4 +1,4 @@
-"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies a Kafka topic and webhooks."""
+"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies an alert topic and webhooks."""
 
 from __future__ import annotations
 

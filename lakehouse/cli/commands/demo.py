@@ -15,14 +15,14 @@ app = typer.Typer()
 
 
 @app.command(
-    help=f"Start separate local services, send {sum(EVENTS.values()):,} events of four streams through all "
+    help=f"Start separate local services, send {sum(EVENTS.values()):,} events from four streams through all "
     "layers, and show the results."
 )
 def demo(
     *,
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Keep services, layers and a server running afterwards, until Ctrl-C."),
+        typer.Option("--serve", help="Afterwards, keep services, layers and a server running until Ctrl-C."),
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --serve: the server's port; 0: any free port.")

@@ -51,7 +51,7 @@ def doctor(
     """Check this machine and the services that lakehouse needs, and say how to fix each problem.
 
     Compares Java, Python, packages and jars with the pinned versions. Checks Kafka and its ACLs, the lake,
-    disks, the clock and the limit on open files. If Redis and PostgreSQL are configured, checks them too.
+    disks, the clock and the limit on open files. Also checks Redis and PostgreSQL, if configured.
     Starts no JVM and changes nothing. The exit code is 1 if a check fails.
     """
     if rights is not None:

@@ -52,7 +52,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values. `details` are decoded, but remain text if they are not JSON."""
+    """Return an event as JSON values. `details` is decoded, but remains text if it is not JSON."""
     try:
         details = None if event.details is None else json.loads(event.details)
     except ValueError:

@@ -79,7 +79,7 @@ def _keep(
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
     """Return a report with a row for each table.
 
-    Each row shows counts of rows, files and bytes. Its last column names the reader whose unread data is
+    Each row shows counts of rows, files and bytes. The last column names the reader whose unread data is
     kept.
     """
     gone = "rows to delete" if dry_run else "rows deleted"

@@ -57,7 +57,7 @@ class _Streams(TyperGroup):
     """A command group that treats any unknown command as the name of a stream."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command `file`. Any other name is a stream; its command sends samples to it."""
+        """Return the `file` command or, for a stream's name, the command that sends samples to the stream."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _STREAM)
 
 
@@ -202,7 +202,8 @@ def stream(
 )
 def file(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File of JSON lines, one record each; - is standard input.")
+        str,
+        typer.Argument(metavar="FILE", help="A file of JSON lines, one record each; - is standard input."),
     ],
     *,
     topic: Annotated[
@@ -286,7 +287,7 @@ def _deliver(
     *,
     sampled: bool = True,
 ) -> None:
-    """Send samples while showing progress, then print the result. Ctrl-C stops it gracefully."""
+    """Send samples while showing progress, then print the result. Ctrl-C stops sending gracefully."""
     errors = Console(stderr=True)
     errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
     with _signals() as received, progress_on(errors, total) as on_progress:
@@ -304,13 +305,13 @@ def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Pla
     if events is None and rate is not None and seconds is not None:
         return _Plan(max(1, round(rate * seconds)), rate)
     given = {"--events": events, "--rate": rate, "--seconds": seconds}
-    named = " and ".join(name for name, value in given.items() if value is not None) or "none of them"
+    named = " and ".join(name for name, value in given.items() if value is not None) or "none"
     raise SettingsError(f"got {named}; expected --events N, or --rate R --seconds S, or --events N --rate R")
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Record the first SIGINT or SIGTERM for a graceful stop. A second signal ends the process."""
+    """Record the first SIGINT or SIGTERM for a graceful stop. A second signal terminates the process."""
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -29,9 +29,9 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, a record's "
-        "Kafka timestamp counts, or its landing time if it has none; for gold, the row's start "
-        "time (window_start, ts).",
+        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. Silver uses a record's "
+        "Kafka timestamp, or its landing time if it has none; gold uses the row's start time "
+        "(window_start, ts).",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
@@ -104,15 +104,14 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Print how much bronze data will be read.
-
-    Also print which silver tables micro-batches cannot write to meanwhile.
-    """
+    """Print how much bronze data will be read, and which silver tables cannot be written to meanwhile."""
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
         size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
-        waits = f"; writes to silver.{source.table} wait meanwhile" if is_waiting(lake, source) else ""
+        waits = (
+            f"; writes to silver.{source.table} wait until this is done" if is_waiting(lake, source) else ""
+        )
         console.print(
             f"bronze.{source.table} is validated again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
         )

@@ -32,7 +32,7 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The text shown for a key without a value, unless the text is "none"."""
+"""The text shown for a key without a value, unless the text is `-`."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

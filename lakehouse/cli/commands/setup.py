@@ -23,7 +23,7 @@ def setup(
     """Download the runtime jars, and write properties files for spark-submit.
 
     Run it once after `pip install`; a rerun changes nothing. All files go into share/lakehouse in the virtual
-    environment. The jobs are there, too.
+    environment. The jobs are there too.
     """
     console = Console(soft_wrap=True)
     share = install(console.print, (*BY_DEFAULT, "s3") if s3 else BY_DEFAULT)

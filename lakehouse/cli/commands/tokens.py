@@ -11,7 +11,7 @@ from lakehouse.common.terminal import echo
 from lakehouse.serving.security.tokens import Scope, tokens_of
 from lakehouse.streams.registry import read_settings
 
-app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens of the REST API.")
+app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens for the REST API.")
 
 Name = Annotated[str, typer.Argument(help="The token's name, which appears in the log of its actions.")]
 
@@ -39,7 +39,7 @@ def list_() -> None:
     now = datetime.now(UTC)
     for one in tokens_of(read_settings()).read():
         ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
-        until = "" if not ends else f"; until {ends}" if one.is_valid(now) else f"; expired since {ends}"
+        until = "" if not ends else f"; until {ends}" if one.is_valid(now) else f"; expired {ends}"
         echo(f"{one.name}: {', '.join(one.scopes)}{until}")
 
 

@@ -72,7 +72,8 @@ def try_(
     *,
     envelope: EnvelopeOption = False,
     now: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: current time.")
+        str | None,
+        typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: the current time."),
     ] = None,
     later: Annotated[
         str | None,
@@ -123,7 +124,7 @@ def try_(
 def _moment(option: str, text: str | None) -> datetime | None:
     """Convert an ISO 8601 time to UTC, assuming UTC if it has no offset.
 
-    Raises SettingsError for any other text.
+    Raises SettingsError for anything else.
     """
     if text is None:
         return None

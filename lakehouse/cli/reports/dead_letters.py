@@ -1,4 +1,4 @@
-"""Reports on dead letters. The contents of records are always escaped."""
+"""Reports on dead letters. Record contents are always escaped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ID_CHARACTERS = 12
 
 
 def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
-    """Return counts and letters as values that can be written as JSON."""
+    """Return counts and letters as JSON-serializable values."""
     return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables. Ids are shortened on a terminal, but not in a pipe."""
+    """Print counts and letters as two tables. Ids are truncated only if the output is a terminal."""
     console = Console()
     if not counts:
         console.print("no dead letters")
@@ -42,7 +42,7 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
 
 
 def whole(letter: Row) -> dict[str, Any]:
-    """Return everything about a letter as values that can be written as JSON."""
+    """Return everything about a letter as JSON-serializable values."""
     columns = letter.asDict(recursive=True)
     shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
     return shown | {
@@ -78,7 +78,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
     _say(console, f"{done.there_already:,} were already in silver")
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
     if done.gone:
-        _say(console, f"{done.gone:,} no longer have a row in bronze and stay open")
+        _say(console, f"{done.gone:,} no longer have a row in bronze and remain open")
     _say_left(done, console)
 
 
@@ -107,17 +107,17 @@ def print_resolved(done: Resolved, console: Console) -> None:
     """Print the result of `resolve`, with the reasons why some letters remain open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
-        _say(console, f"{done.unmatched:,} match no row of silver and stay open")
+        _say(console, f"{done.unmatched:,} match no silver row and remain open")
     if done.ambiguous:
         _say(
             console,
-            f"{done.ambiguous:,} match several rows, or share a row with other letters, and stay open",
+            f"{done.ambiguous:,} match several rows, or share a row with other letters, and remain open",
         )
 
 
 def _say_left(done: Replayed | Tried, console: Console) -> None:
     if done.skipped:
-        _say(console, f"{done.skipped:,} skipped with --skip stay open; --rule {SKIPPED} includes them")
+        _say(console, f"{done.skipped:,} skipped with --skip remain open; --rule {SKIPPED} includes them")
     _say_in_flight(done.in_flight, console)
 
 
@@ -125,7 +125,7 @@ def _say_in_flight(count: int, console: Console) -> None:
     if count:
         _say(
             console,
-            f"{count:,} belong to a micro-batch that silver has not finished, and stay open until then",
+            f"{count:,} belong to a micro-batch that silver has not finished, and remain open until then",
         )
 
 

@@ -1,4 +1,4 @@
-"""The report of `lakehouse status`, with as many columns as fit into the terminal."""
+"""The `lakehouse status` report, with as many columns as fit in the terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class _Column(Generic[_Row]):
-    """A column that is shown on terminals with at least this width."""
+    """A column that is shown if the terminal is at least `from_width` characters wide."""
 
     heading: str
     text: Callable[[_Row], str | Text]
@@ -93,7 +93,7 @@ def drawn(seen: Observation, width: int) -> RenderableType:
 
 
 def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
-    """Yield the reason for each stream's state, on separate lines."""
+    """Yield a line for each stream with the reason for its state."""
     for state in states:
         health = state.health
         since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"

@@ -1,4 +1,4 @@
-"""The report of `lakehouse try`: clean records, dead letters, gold rows and messages."""
+"""The `lakehouse try` report: clean records, dead letters, gold rows and messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Result:
     """The result of a trial.
 
     `now` is the clock's time at the end. `clean` and `gold` contain each table's rows, without fold-state
-    columns. All values can be written as JSON. Each clean row comes with its input line.
+    columns. All values are JSON-serializable. Each clean row comes with its input line.
     """
 
     stream: str
@@ -67,7 +67,7 @@ class Result:
 
 
 class Trial:
-    """A run of a stream on lines from files."""
+    """A trial run of a stream on lines from files."""
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding
@@ -97,7 +97,7 @@ class Trial:
         self._note()
 
     def result(self, now: datetime) -> Result:
-        """Return the trial's result at this clock time."""
+        """Return the trial's result as of this clock time."""
         stream = self._folding.stream
         return Result(
             stream.name,
@@ -133,7 +133,7 @@ class Trial:
 
 
 def as_json(result: Result, seconds: float) -> dict[str, Any]:
-    """Return the result as values that can be written as JSON.
+    """Return the result as JSON-serializable values.
 
     A message's value is its text, or null for a tombstone.
     """
@@ -198,7 +198,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
         yield from _section(f"gold.{name}", rows, limit)
     for name in dict.fromkeys(one.message.table for one in result.sent):
         of_table = [one.message for one in result.sent if one.message.table == name]
-        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, but no topic"
+        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, but not to a topic"
         messages = [
             {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
         ]
@@ -246,6 +246,6 @@ def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
 
 
 def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows as values that can be written as JSON."""
+    """Yield rows as JSON-serializable values."""
     for row in plain_rows(QueryResult(frame.schema, collected(frame), truncated=False)):
         yield dict(zip(frame.columns, row, strict=True))

@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A stream's part of the report: a query for two figures that must be equal, and one for sample rows."""
+    """A stream's part of the report: a query for two figures that must be equal, and a query for rows."""
 
     what: str
     books: str
@@ -131,7 +131,7 @@ def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Consol
     else:
         console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left", expand=False))
         records = Group(*_kafka_lines(settings))
-        title = "Kafka, one record of each topic"
+        title = "Kafka, one record from each topic"
         console.print(Panel(records, title=title, title_align="left", expand=False))
 
 
@@ -243,7 +243,7 @@ def _one_record(settings: Settings, topic: str) -> Sequence[str]:
     try:
         message = next(iter(consumer), None)
         if message is None:
-            return [f"{topic}: nothing"]
+            return [f"{topic}: no records"]
         value = "null" if message.value is None else message.value.decode()
         return f"{topic}: key {message.key.decode()}", f"  {value}"
     finally:

@@ -1,6 +1,6 @@
 """Run all four streams end to end on local services, as `lakehouse demo` does.
 
-All files are under `<home>/demo`, and each run creates them again. The services are stopped at the end or,
+All files are under `<home>/demo`, and each run recreates them. The services are stopped at the end or,
 with `--serve`, when the user stops the demo. The tables remain for `lakehouse sql` and `lakehouse serve`.
 """
 
@@ -49,7 +49,7 @@ _STEPS = {
 def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
     """Run every stream end to end, and print the results.
 
-    With `serve_at`, the services, the layers and a server on that port continue to run until SIGTERM or
+    With `serve_at`, the services, the layers and a server on that port keep running until SIGTERM or
     Ctrl-C. Raises LakehouseError for errors that a user can fix, or if the row counts do not agree.
     """
     home = settings.home / "demo"

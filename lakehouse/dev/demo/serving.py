@@ -62,7 +62,7 @@ class _Child:
         """Raise ServiceError if the process has exited."""
         code = self.process.poll()
         if code is not None:
-            raise ServiceError(f"the {self.name} ended with exit code {code}; {self.log} says why")
+            raise ServiceError(f"the {self.name} process exited with code {code}; see {self.log}")
 
 
 @contextmanager

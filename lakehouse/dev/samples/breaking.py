@@ -20,7 +20,7 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Break records in each of the given ways in turn.
+    """A callable that breaks records in each of the given ways in turn.
 
     A time in the future lies `ahead_s` seconds after the record's own time.
     """
@@ -50,7 +50,7 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
     """Return the faults that any message can have: it is not text, not JSON, or not an object.
 
-    The arguments are names of fields. The value of `text`, a string field, is cut off within a character. The
+    The arguments are field names. The value of `text`, a string field, is cut off within a character. The
     values of `number` and `words` become messages that consist of only a number or only words.
     """
     words = tuple(words)

@@ -32,7 +32,7 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the streams' sources, keyed by the actual names of their topics."""
+    """Return the streams' sources, keyed by their actual topic names."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 

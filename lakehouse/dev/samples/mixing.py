@@ -5,7 +5,7 @@ kinds of samples, listed here with the result that the pipeline must produce:
 
     valid           accepted
     late_within     behind the surrounding times by less than the allowed lateness: accepted
-        late_beyond     behind the surrounding times by more than the allowed lateness: a dead letter
+    late_beyond     behind the surrounding times by more than the allowed lateness: a dead letter
     duplicate       repeats an earlier valid sample byte for byte: accepted (records have no id)
     malformed:…     breaks the contract in the named way (MALFORMED_KINDS): a dead letter
 """

@@ -1,4 +1,4 @@
-"""`POST /produce`: sends sample events. The route exists only if the server runs with --enable-produce."""
+"""`POST /produce` sends sample events. The route exists only if the server runs with --enable-produce."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
         # Twice the length of a burst, because the broker's work depends on the number of requests. Compared
         # with 5 ms, this saves about a third of the work at 10,000 events per second.
         "linger.ms": 20,
-        # With lz4, producer and broker together need just as much CPU, and Python clients cannot read records
-        # without an extra library.
+        # With lz4, the producer and the broker together need just as much CPU, and Python clients need
+        # an extra library to read the records.
         "compression.type": "none",
         "partitioner": "murmur2_random",  # as in Java: a key's partition does not depend on the client
         "queue.buffering.max.messages": 100_000,
@@ -111,7 +111,8 @@ def produce(
     names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
         raise ProduceError(
-            f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events per second"
+            f"cannot produce to topic {' and '.join(names)} at {rate:g} events per second; expected a "
+            "positive, finite rate"
         )
     deliveries = _Deliveries(access, names)
     producer = Producer(access, {"on_delivery": deliveries.count, **_CONFIG})
@@ -192,7 +193,7 @@ class _Deliveries:
 
 
 class _Run:
-    """One call of `produce`, which counts the samples sent and waits for outstanding samples."""
+    """One call to `produce`, which counts the samples sent and waits for outstanding samples."""
 
     def __init__(
         self,

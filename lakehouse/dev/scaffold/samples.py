@@ -66,7 +66,7 @@ class Seen:
 
     @property
     def how_often(self) -> str:
-        """Text that says how many of the samples contain the field."""
+        """How many of the samples contain the field, as text."""
         count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
         return f"in {count} {self.records} samples"
 
@@ -77,7 +77,7 @@ class Seen:
 
     @cached_property
     def type(self) -> FieldType:
-        """The narrowest type that all values fit."""
+        """The narrowest type that fits all values."""
         if all(isinstance(value, bool) for value in self.values):
             return FieldType.BOOLEAN
         if all(isinstance(value, str) for value in self.values):
@@ -107,7 +107,7 @@ class Time:
     zone: str | None
 
     def of(self, value: Any) -> datetime:
-        """Return a value of the field as a UTC time."""
+        """Return one of the field's values as a UTC time."""
         if self.unit is not None:
             return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
         found = datetime.fromisoformat(str(value))
@@ -115,7 +115,7 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The format as text."""
+        """A description of the format."""
         if self.unit is not None:
             return f"a number of {self.unit} since 1970"
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"

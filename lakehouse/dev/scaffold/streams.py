@@ -100,7 +100,7 @@ class _Parts:
 
     @property
     def by(self) -> list[str]:
-        """Lines of code for the argument `by`."""
+        """The lines of code for the argument `by`."""
         names = ", ".join(
             named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
         )
@@ -299,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return two times: a second and a day after the record's. If the record has none, the first is None."""
+    """Return the times a second and a day after the record's time. If it has no time, the first is None."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))
@@ -332,7 +332,7 @@ def _why(chosen: Chosen) -> list[str]:
 
 
 def _absent(parts: _Parts) -> list[str]:
-    """Return the argument with defaults for key fields that are missing from some samples."""
+    """Return the lines of code for the argument `absent`: defaults for key fields that some samples lack."""
     lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
     return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 

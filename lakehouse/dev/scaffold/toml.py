@@ -114,7 +114,7 @@ def _value(node: ast.expr) -> str:
             return f"{{ {', '.join(f'{key} = {_value(value)}' for key, value in every)} }}"
         case ast.Call(args=[only]):  # Decimal(1000)
             return _value(only)
-    raise ValueError(f"{ast.unparse(node)} has no form in TOML")
+    raise ValueError(f"{ast.unparse(node)} cannot be written in TOML")
 
 
 def _string(value: str) -> str:

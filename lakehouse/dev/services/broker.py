@@ -1,4 +1,4 @@
-"""A real single-node Kafka. The broker and its KRaft controller share a JVM, which runs the Maven jars."""
+"""A real single-node Kafka, run from Maven's jars. The broker and its KRaft controller share a JVM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
     "message.max.bytes": str(2 * 1024 * 1024),
-    # One node stores every replica. There are few partitions, because each partition slows the start.
+    # One node stores every replica. There are few partitions, because each partition slows startup.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",
@@ -53,7 +53,7 @@ _SETTINGS = {
     # deleted minutes after they were produced, and a replay of many weeks would create a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
-    # Export positions are stored as offsets of a group. By default, they expire after an idle week.
+    # Export positions are stored as a group's offsets. By default, they expire after an idle week.
     "offsets.retention.minutes": str(_NEVER),
 }
 
@@ -88,7 +88,7 @@ class KafkaServer(Service):
     In the same directory, kafka-console.log contains the JVM's output and the errors. Its last lines explain
     a failed start. A `brief` broker runs for minutes with little load, so its JVM spends little time on
     optimization. A `secure` broker uses TLS, and denies any access that is not granted. Users authenticate
-    with SCRAM-SHA-512 on its port, or with certificates on a second port. If a port is configured, the
+    with SCRAM-SHA-512 on its port or with certificates on a second port. If a port is configured, the
     controller's port and the second port are the next free ports after it, except `port_of_redis`.
     """
 
@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error. Only log4j writes and rolls the log, a different file."""
+        """The file for standard output and error. The log is a different file, which log4j rolls."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -126,7 +126,7 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller gets a new port at each start, because only its own JVM connects to it.
+        The controller's port may differ at each start, because only its own JVM connects to it.
         """
         controller_port = self._further_port(port)
         controller = f"{LOOPBACK}:{controller_port}"
@@ -141,7 +141,7 @@ class KafkaServer(Service):
         write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage, or nothing if the storage is already formatted.
+        """Return the command that formats the storage, or an empty list if it is already formatted.
 
         The command writes meta.properties last.
         """
@@ -204,7 +204,7 @@ class KafkaServer(Service):
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:
-        """Set the passwords of a secured broker's users, once the broker runs. Raises ServiceError."""
+        """Set the passwords of a secured broker's users, once the broker is running. Raises ServiceError."""
         if self.secure:
             names = (PIPELINE, PRODUCER)
             passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}

@@ -1,9 +1,9 @@
 """Certificates for the local broker and its clients, signed by an authority that belongs to this home.
 
     HOME/kafka/security/ca.pem            the authority
-                        broker.pem        key (PKCS#8) and chain of the broker
+                        broker.pem        the broker's key (PKCS#8) and certificate chain
                         <user>.pem, <user>-key.pem
-                        <user>.password   the password of a SCRAM user
+                        <user>.password   a SCRAM user's password
 
 Only the owner can read the files. They are created once, and expire after ten years. If the directory is
 deleted, the next start creates new files.
@@ -47,7 +47,7 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """The certificate of the authority itself, in PEM."""
+        """The authority's own certificate, in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, name: str, *, until: datetime | None = None) -> tuple[str, str]:

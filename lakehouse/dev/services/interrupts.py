@@ -1,7 +1,7 @@
 """Defer interrupts to safe moments, so that every started process is also recorded.
 
 Otherwise, a KeyboardInterrupt could arrive after the fork but before the line that records the child. By
-default, SIGTERM would end Python without running any `finally`.
+default, SIGTERM would end Python without running any `finally` blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DeferredInterrupts:
-    """Defer SIGINT, SIGTERM and SIGHUP until `check` is called, or until the end of the `with` block.
+    """A context manager that defers SIGINT, SIGTERM and SIGHUP until `check` is called or the block ends.
 
     Outside the main thread, nothing is deferred, because Python runs signal handlers only in the main thread.
     """

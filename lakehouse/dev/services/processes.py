@@ -2,7 +2,7 @@
 
 A process is recorded in a pid file before anything waits for it. The next command therefore finds the process
 even if the command that started it was killed. A pid alone proves nothing, because the kernel reuses pids.
-The creation time must therefore match too, and the command line must be the service's.
+The creation time must therefore also match, and the command line must be the service's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Service(ABC):
     name: ClassVar[str]
 
     home: Path
-    configured_port: int  # 0: any free port
+    configured_port: int  # 0 means any free port
 
     @property
     def directory(self) -> Path:
@@ -100,7 +100,7 @@ class Service(ABC):
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return a command to run before the first start, or nothing if no preparation is needed."""
+        """Return a command to run before the first start, or an empty list if none is needed."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -108,10 +108,7 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Return whether a command line is this service's.
-
-        If the command line contains a home, it must be this service's home.
-        """
+        """Return whether a command line belongs to this service, and to this home if it names one."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
@@ -126,7 +123,7 @@ class Service(ABC):
         return {}
 
     def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
-        """Set the users' passwords, once the service runs."""
+        """Set the users' passwords, once the service is running."""
 
     @abstractmethod
     def answers(self, record: Record) -> bool:
@@ -172,7 +169,7 @@ def choose_port(service: Service) -> int:
     if service.configured_port:
         if not is_free(service.configured_port):
             raise ServiceError(
-                f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
+                f"{service.name}: port {service.configured_port} on {LOOPBACK} is in use by another program; "
                 f"stop that program, or set --{service.name}-port to another port, or to 0 for any free port"
             )
         return service.configured_port
@@ -186,7 +183,7 @@ def choose_port(service: Service) -> int:
 def is_free(port: int) -> bool:
     """Return whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # Servers set this option, too. With it, connections that are closing do not block the port.
+        # Servers also set this option. With it, connections that are closing do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -202,7 +199,7 @@ def free_port(*, other_than: Collection[int] = ()) -> int:
         if port not in other_than and is_free(port):
             return port
     raise ServiceError(
-        f"no free port among a hundred tried between {_PORTS.start} and {_PORTS.stop} of {LOOPBACK}"
+        f"no free port among a hundred tried between {_PORTS.start} and {_PORTS.stop} on {LOOPBACK}"
     )
 
 
@@ -213,7 +210,7 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
         if one not in other_than and is_free(one):
             return one
     raise ServiceError(
-        f"no port from {port + 1} to {last} of {LOOPBACK} is free for Kafka's controller: set "
+        f"no port from {port + 1} to {last} on {LOOPBACK} is free for Kafka's controller: set "
         "--kafka-port to a port that is followed by free ports, or to 0 for any free ports"
     )
 
@@ -248,7 +245,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id of the child."""
+        """The child's process id."""
         return self._popen.pid
 
     def exit_code(self) -> int | None:
@@ -259,7 +256,7 @@ class Child:
         """Return the child's record for the pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
-        except psutil.Error:  # the process ended immediately, as the caller will notice
+        except psutil.Error:  # the process exited immediately, as the caller will notice
             created = 0.0
         return Record(pid=self.pid, created=created, port=port)
 
@@ -274,7 +271,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """If the child runs, stop it with SIGTERM. After the timeout, use SIGKILL."""
+        """Stop the child with SIGTERM if it is running, and with SIGKILL after the timeout."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)

@@ -86,7 +86,7 @@ class ServiceStatus:
     """A service's state. `pid` and `endpoint` (without the password) are None if it is not running.
 
     running: its process answers. not answering: its process exists but does not answer (it may be starting).
-    died: its process ended, although nobody stopped it. stopped: it is not supposed to be running.
+    died: its process exited without being stopped. stopped: it is not supposed to be running.
     """
 
     name: str
@@ -177,7 +177,7 @@ def _kafka(
 def _services(
     settings: Settings, ports: Ports = ANY_PORTS, *, brief: bool = False, secure: bool = False
 ) -> list[Service]:
-    # Redis comes first. It starts within moments, so its failures are seen before the wait for the broker.
+    # Redis comes first: it starts quickly, so its failures are seen before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=ports.redis),
         _kafka(settings, ports, brief=brief, secure=secure),
@@ -283,7 +283,7 @@ def _prepare(
     if code != 0:
         raise ServiceError(
             f"{service.name}: preparing {service.data} failed with exit code {code}; "
-            f"the end of {service.console}:\n{child.last_lines()}"
+            f"last lines of {service.console}:\n{child.last_lines()}"
         )
 
 
@@ -295,12 +295,12 @@ def _await_answer(
         interrupts.check()
         if child is not None and (code := child.exit_code()) is not None:
             raise ServiceError(
-                f"{service.name} ended while starting, with exit code {code}; "
-                f"the end of {service.console}:\n{child.last_lines()}"
+                f"{service.name} exited with code {code} while starting; "
+                f"last lines of {service.console}:\n{child.last_lines()}"
             )
         if child is None and find_process(service, record) is None:
             raise ServiceError(
-                f"{service.name}: process {record.pid} ended before it answered on "
+                f"{service.name}: process {record.pid} exited before it answered on "
                 f"{service.shown(record.port)}; see {service.log}, and start again"
             )
         if time.monotonic() > deadline:
@@ -393,7 +393,7 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
             yield
     except OSError as error:
         raise ServiceError(
-            f"the local services cannot use their files in {home}: {error}; make it writable or "
+            f"the local services cannot access their files in {home}: {error}; make it writable or "
             "set `home` (LAKEHOUSE_HOME) to another directory"
         ) from error
 
@@ -409,13 +409,13 @@ def _acquire(
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise ServiceError(
-                    f"another command has been starting or stopping the services of {home} for "
-                    f"{_LOCK_TIMEOUT_S:.0f} s; end it, then try again"
+                    f"another command has been starting or stopping the services in {home} for "
+                    f"{_LOCK_TIMEOUT_S:.0f} s; stop it, then try again"
                 ) from None
         else:
             return
         if not waiting:
-            on_progress("waiting for another command that starts or stops these services")
+            on_progress("waiting for another command that is starting or stopping these services")
             waiting = True
         interrupts.check()
         time.sleep(_POLL_S)

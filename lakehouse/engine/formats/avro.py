@@ -1,14 +1,13 @@
-"""Decode Avro with Spark's own reader, using the schema of each record's writer.
+"""Decode Avro with Spark's own reader, using each record's writer schema.
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
 contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
-record is not examined further. Otherwise, the contract's fields in the record are converted to JSON, and that
-JSON is examined. If a schema cannot be used, its records become dead letters (`avro_types`,
-`avro_projection`).
+record is not examined further. Otherwise, the record's contract fields are converted to JSON, which is then
+examined. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
 
-An Avro reader ignores bytes after a record. If decoding fails, Spark returns a struct of nulls. Each record
-is therefore read as the first field of an outer record. The outer record's second field contains bytes that
-no producer can know. It is null if decoding failed, and differs if bytes follow the record.
+An Avro reader ignores bytes after a record, and Spark returns a struct of nulls if decoding fails. Each
+record is therefore read as the first field of an outer record, whose second field contains bytes that no
+producer can know. The second field is null if decoding failed, and differs if extra bytes follow the record.
 """
 
 from __future__ import annotations
@@ -43,29 +42,29 @@ _MOST_SAID = 300  # characters of Spark's error message
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Return the records with the columns of `records.decoding`, decoded with these schemas."""
+    """Decode records with these schemas, adding the columns listed in `records.decoding`."""
     spark = rows.sparkSession
     writers = tuple((one, _writer(spark, source, schema)) for one, schema in schemas.items())
     return reduce(lambda frame, step: step.added_to(frame), _steps(source, writers), rows)
 
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-"""Without this mode, Spark refuses times before 1900, because its old versions used a different calendar."""
+"""Without CORRECTED, Spark refuses times before 1900, because older versions used a different calendar."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """The reader for a writer's records, and Spark's type for the records that it returns."""
+    """A reader for one writer's records, with the Spark type of the records that it returns."""
 
     projection: Projection
     of_spark: DataType
 
     def taken(self, source: Source, record: Column) -> dict[str, Taken]:
-        """Return the values for the contract's columns and `event_time` from a record."""
+        """Return a record's values for the contract's columns and `event_time`."""
         return taken(source, self.projection.type, record, self.of_spark)
 
     def body(self, source: Source, record: Column) -> Column:
-        """Return a record as JSON, for examination."""
+        """Return a record as JSON, for inspection."""
         return body(source, self.projection, record, self.of_spark)
 
 
@@ -85,7 +84,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises the error unchanged if it has a different cause: Spark has ended or is out of memory.
+    If Spark has stopped or is out of memory, raises the error unchanged.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -173,12 +172,12 @@ def _refusal(one: int, it: _Writer) -> Column:
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
-    undecodable = wire.refusal("undecodable", f"the value is not a record of schema {one}, or is truncated")
-    trailing = wire.refusal("trailing_bytes", f"extra bytes follow the record of schema {one}")
+    undecodable = wire.refusal("undecodable", f"the value does not match schema {one}, or is truncated")
+    trailing = wire.refusal("trailing_bytes", f"extra bytes follow the record with schema {one}")
     found = F.when(after.isNull(), undecodable).when(after != F.lit(_END), trailing)
     if most is None:
         return found
-    large = f"the value may have too many items: at most {most:,} bytes are read with schema {one}"
+    large = f"the value may have too many items: at most {most:,} bytes are allowed with schema {one}"
     return F.when(_is_large(most), wire.refusal("undecodable", large)).otherwise(found)
 
 

@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether the value is a number. Times count, because Avro encodes them as numbers."""
+        """Whether Avro encodes the value as a number. This includes times."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the value as a number. In values that are read whole, Spark has made it a time or a date."""
+        """Return the value as a number, even if it was read whole and Spark made it a time or a date."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -87,7 +87,7 @@ def has(type_: AvroType, path: tuple[str, ...]) -> bool:
 
 
 def taken(source: Source, type_: AvroType, record: Column, of_spark: DataType) -> dict[str, Taken]:
-    """Return the values for the contract's columns and `event_time` from a writer's record."""
+    """Take the values for the contract's columns and `event_time` from a writer's record."""
     contract, root = source.contract, _Found(type_.bare, record, of_spark)
     found: dict[str, Taken] = {}
     for field in contract.fields:
@@ -155,7 +155,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 
 
 def _as_json(field: Field, found: _Found) -> Taken:
-    """Return a value of any type for a JSON field. The examination converts values of rare types.
+    """Return a value of any type for a JSON field. Values of rare types are left to the examination.
 
     A string's text is parsed as JSON if possible (`wire.any_json`).
     """

@@ -3,10 +3,10 @@
     writer   describes the same encoding as the producer's schema, so that Avro can skip unneeded fields
     reader   contains only the contract's fields
 
-No text from the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, ...
-Spark would confuse names that differ only in case, and could not read a string with a property such as
-`java-class`. Unneeded fields are skipped by their length, so they take no memory and cannot cause a record to
-be refused.
+No text from the original schema reaches Spark: in both schemas, fields and types have generated names, such
+as `f0`. Spark would confuse names that differ only in case, and could not read a string with a property such
+as `java-class`. Unneeded fields are skipped by their length, so they take no memory and cannot cause a record
+to be refused.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def name_of(position: int) -> str:
 class Projection:
     """A schema's projection: its type, the needed parts, and the two schemas.
 
-    most   a value's maximum size in bytes, based on its worst-case memory use; None: no limit
-    first  bytes before each record, so that Avro reads it as a union with one branch. Without them, Avro
-           would decode into one reused record, whose buffers stay as large as the longest string so far
+    most   a value's maximum size in bytes, based on its worst-case memory use; None means no limit
+    first  bytes that precede each record to make it a union with one branch. Without them, Avro would reuse
+           one record, whose buffers stay as large as the longest string so far
     """
 
     type: AvroType
@@ -115,8 +115,8 @@ def _require_room(root: AvroType, wanted: Wanted) -> None:
     if nodes > MOST_TYPES:
         many = f"{nodes:,}" if nodes < _COUNTED else f"more than {_COUNTED:,}"
         raise UnusableError(
-            f"has {many} types in the contract's fields, where each use of a name counts; at most "
-            f"{MOST_TYPES:,} are read"
+            f"has {many} types in the contract's fields, counting each use of a name; at most "
+            f"{MOST_TYPES:,} are allowed"
         )
 
 
@@ -208,10 +208,10 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type to read. Times get Spark's types in values read whole, and are numbers elsewhere."""
+        """Return a type to read. Times get Spark's types if read whole, and are numbers otherwise."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed type of {type_.size:,} bytes in the contract's fields"
-            raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
+            raise UnusableError(f"{large}; at most {MOST_FIXED:,} are allowed")
         found = self._made(
             type_, _WHOLE if is_whole else _VALUE, lambda one: self._kept(one, is_whole=is_whole)
         )
@@ -223,7 +223,7 @@ class _Document:
         return {"type": found, "logicalType": type_.logical} if is_whole and type_.is_time_of_spark else found
 
     def _skipped(self, type_: AvroType) -> Any:
-        """Return the shortest type with the same encoding."""
+        """Return the simplest type with the same encoding."""
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:

@@ -1,9 +1,9 @@
-"""Avro schemas as types that are measured before anything is built from them.
+"""Parse Avro schemas into types, which are measured before anything is built from them.
 
-Anybody with access to the registry can register a schema. Spark expands each use of a named type, so a short
-text can expand to more types than fit in memory. Here, each type is one object, however often it is used. Its
-measures are computed from its inner types' measures, so nothing is expanded. Type names do not matter,
-because Avro does not encode them.
+Anyone with access to the registry can register a schema. Spark expands each use of a named type, so a short
+schema can expand to more types than fit in memory. Here, each type is a single object, however often it is
+used, and its measures are computed from its inner types' measures without expanding them. Type names are
+ignored, because Avro does not encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
 """
@@ -25,7 +25,7 @@ MOST_CHARACTERS = 1_000_000
 MOST_NESTED = 32
 """The maximum nesting depth of records, arrays and maps."""
 _MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four; defaults and properties add some
-_MOST_NAMED = 80  # characters of a name in a message
+_MOST_NAMED = 80  # characters of a name shown in a message
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 """The primitive types, each with the minimum size of a value in bytes."""
@@ -45,7 +45,7 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema that cannot be used to read records. The message continues the schema's name: `has ...`."""
+    """A schema that cannot be used to read records. The message follows the schema's name: `has ...`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +53,14 @@ class AvroType:
     """A type in a schema; all uses of a named type are the same object.
 
     kind     record, enum, fixed, array, map, union or the name of a primitive type
-    number   a named type's number in its schema
+    number   a named type's number within its schema
     names    a record's field names, or an enum's symbols
     types    the types of a record's fields, a union's branches, or an array's or map's items
     logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
     size     the size of a `fixed` type, in bytes
     scale    the scale of a decimal; `digits` is the precision with which it is read
     nested   the nesting depth of records, arrays and maps
-    nodes    the number of types inside this type, counting each use, and the type itself
+    nodes    the number of types, counting this type and each use of a type inside it
     least    the minimum size of a value in bytes; zero if values take no bytes
     """
 
@@ -110,12 +110,12 @@ class AvroType:
 def type_of(text: str) -> AvroType:
     """Parse a schema's text.
 
-    Raises UnusableError for a text that is not a schema, is too long or nested too deeply, or has a recursive
-    type. Also raises it for an array whose items take no bytes, because a few bytes could then mean any
+    Raises UnusableError for text that is not a schema, is too long or nested too deeply, or has a recursive
+    type. Also raises it for an array whose items take no bytes, because a few bytes could then encode any
     number of items.
     """
     if len(text) > MOST_CHARACTERS:
-        raise UnusableError(f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
+        raise UnusableError(f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are allowed")
     if _brackets(text) > _MOST_BRACKETS:
         raise _too_deep()
     try:
@@ -131,7 +131,7 @@ def named(name: str) -> str:
 
 
 def _brackets(text: str) -> int:
-    """Return the nesting depth of brackets in a text."""
+    """Return the nesting depth of brackets in text."""
     most = depth = 0
     for one in _STRINGS.sub("", text):
         if one in "[{":
@@ -143,11 +143,13 @@ def _brackets(text: str) -> int:
 
 
 def _too_deep() -> UnusableError:
-    return UnusableError(f"is nested too deeply: at most {MOST_NESTED} levels of records, arrays and maps")
+    return UnusableError(
+        f"is nested too deeply: at most {MOST_NESTED} levels of records, arrays and maps are allowed"
+    )
 
 
 class _Parser:
-    """A parser of a schema. It knows a type's name when the definition begins, and the type when it ends."""
+    """A parser for a schema. It knows a type's name once its definition begins, and the type once it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -194,7 +196,7 @@ class _Parser:
             outer = own if isinstance(own, str) else space
             name = f"{outer}.{name}" if outer else name
         if name in self._known:
-            raise UnusableError(f"has two types with the name {named(name)}")
+            raise UnusableError(f"has two types named {named(name)}")
         self._known[name] = None
         return name, name.rpartition(".")[0]
 
@@ -203,7 +205,7 @@ class _Parser:
         number = len(self._known)
         fields = given.get("fields")
         if not isinstance(fields, list) or not all(isinstance(one, dict) for one in fields):
-            raise UnusableError(f"has a record without fields, {named(name)}")
+            raise UnusableError(f"has a record, {named(name)}, without fields")
         names = [one.get("name") for one in fields]
         if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
             raise UnusableError(f"has a record, {named(name)}, with duplicate or missing field names")
@@ -219,7 +221,7 @@ class _Parser:
         if given["type"] == "fixed":
             size = given.get("size")
             if type(size) is not int or size < 0:
-                raise UnusableError(f"has a fixed type without a size, {named(name)}")
+                raise UnusableError(f"has a fixed type, {named(name)}, without a size")
             most = min(_MOST_DIGITS, math.floor((8 * size - 1) * math.log10(2))) if size else 0
             digits, scale = _decimal(given, most)
             logical = "decimal" if digits else None
@@ -227,7 +229,7 @@ class _Parser:
         else:
             symbols = given.get("symbols")
             if not isinstance(symbols, list) or not all(isinstance(one, str) for one in symbols):
-                raise UnusableError(f"has an enum without symbols, {named(name)}")
+                raise UnusableError(f"has an enum, {named(name)}, without symbols")
             found = AvroType("enum", number, tuple(symbols), least=1)
         self._known[name] = found
         return found
@@ -235,7 +237,7 @@ class _Parser:
     def _array(self, item: AvroType) -> AvroType:
         if not item.least:
             raise UnusableError(
-                "has an array whose items take no bytes, so a few bytes could be any number of items"
+                "has an array whose items take no bytes, so a few bytes could encode any number of items"
             )
         return _made("array", [item], nested=1, least=1)
 

@@ -28,7 +28,7 @@ KINDS: Mapping[RecordFormat, SchemaKind] = {
     "json-schema": "JSON",
     "json": "JSON",
 }
-"""The registry's name for a format's schemas."""
+"""The registry's schema type for each record format."""
 
 _AVRO_TIMES = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL_TIMES = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
@@ -56,7 +56,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract. It affects all records (`breaks`), or some (a warning)."""
+    """A conflict between a schema and a contract. It affects all records (`breaks`), or only some."""
 
     text: str
     breaks: bool = True
@@ -71,7 +71,7 @@ class _Found:
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return the conflicts between a source's contract and a schema, if there are any.
+    """Return any conflicts between a source's contract and a schema.
 
     Raises ValueError for a schema that cannot be read.
     """
@@ -127,7 +127,7 @@ def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterat
 
 
 def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of an Avro schema, or None if there is no such field."""
+    """Return the types at a path in an Avro schema, or None if there is no such field."""
     may_lack, type_ = root.is_nullable, root.bare
     for name in path:
         if type_.kind != "record" or name not in type_.names:
@@ -138,7 +138,7 @@ def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
 
 
 def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of a JSON Schema, or None if there is no such property."""
+    """Return the types at a path in a JSON Schema, or None if there is no such property."""
     may_lack = False
     for name in path:
         if not isinstance(schema, dict) or name not in schema.get("properties", {}):

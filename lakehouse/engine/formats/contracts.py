@@ -1,7 +1,8 @@
-"""Generate ODCS data contracts, and schemas for records that meet a stream's contract.
+"""Generate schemas and ODCS data contracts from a stream's contract.
 
-Optional fields are nullable. The event time is nullable as well, because Kafka's timestamp can replace it. A
-JSON field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
+Optional fields are nullable. So is the event time, because Kafka's timestamp can replace it. In Avro and
+Protobuf, a JSON field becomes a string containing JSON. Protobuf has no decimal type, so a DECIMAL becomes a
+string of digits.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Tree = Mapping[str, "Leaf | Tree"]
 def schema_of_contract(source: Source, format_: str) -> Registered:
     """Return a source's contract as a schema in the given format. For json, it is a JSON Schema.
 
-    Raises SettingsError for a name that the format does not allow.
+    Raises SettingsError for a field name that the format does not allow.
     """
     if format_ == "avro":
         return Registered("AVRO", json.dumps(_avro(source.contract, name_of(source)), indent=2))
@@ -96,7 +97,7 @@ def tree_of(contract: Contract) -> Tree:
 def _both(path: Sequence[str]) -> SettingsError:
     return SettingsError(
         f"{printable('.'.join(path))}: the contract has both this object and fields inside it, which no "
-        "schema can express; leave out one or the other"
+        "schema can express; remove one of them"
     )
 
 
@@ -187,7 +188,7 @@ def _require_json_names(names: Iterable[str]) -> None:
         if in_json in found:
             raise SettingsError(
                 f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}. Use "
-                "the format json or json-schema, which can"
+                "the format json or json-schema instead"
             )
         found[in_json] = name
 
@@ -205,7 +206,7 @@ def _require_name(name: str, of: str) -> None:
     if not _NAME.fullmatch(name):
         raise SettingsError(
             f"{of} does not allow the field name {name!r}, only letters, digits and _; json and "
-            "json-schema allow any"
+            "json-schema allow any name"
         )
 
 

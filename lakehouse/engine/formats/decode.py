@@ -12,7 +12,7 @@ by silver, a replay or a rebuild. Only the contract decides whether fields are v
 | trailing_bytes | bytes after the record |
 | schema_lacks_field | a required field that the writer's schema does not have |
 
-If the registry does not answer, no record is judged. The step fails, and is retried after a pause.
+If the registry does not answer, no record is judged. The step fails and is retried after a pause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lakehouse.streams.definition import Source
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
     """Return bronze rows with the decoded columns for validation; for JSON, return them unchanged.
 
-    `lake` is the root of the tables, where schemas are stored; without it, they are not stored. For Avro and
+    `lake` is the tables' root, where schemas are stored; if it is None, they are not stored. For Avro and
     Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids. Raises
     RegistryError if a schema is unknown and the registry does not answer.
     """

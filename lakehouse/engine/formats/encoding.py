@@ -34,7 +34,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 
 
 def registered_encoder(source: Source, topic: str) -> Encode:
-    """Register the source's contract for its topic, and return an encoder for its records.
+    """Register a source's contract as its topic's schema, and return an encoder for the records.
 
     Raises RegistryError if the registry refuses the schema. JSON needs no schema.
     """
@@ -126,7 +126,7 @@ def _for_protobuf(leaf: Leaf, value: Any, unit: TimeUnit) -> Any:
         return None if value is None else _number(value, unit)
     if leaf.field.type is FieldType.DECIMAL and value is not None:
         if isinstance(value, bool | str):
-            raise TypeError("that is not a number")
+            raise TypeError("the value is not a number")
         return str(value)
     return _for_any(leaf, value)
 

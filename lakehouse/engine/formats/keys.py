@@ -1,8 +1,8 @@
-"""Decode deletions' Avro keys to ids, with the writers' schemas.
+"""Decode the Avro keys of deletions to ids, using the writers' schemas.
 
 A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If the key's schema is not
 a record but, for example, "string" or "long", the key is read as a record with one field, because Avro
-encodes a value and a record with only this value in the same way.
+encodes a bare value and a record with only that value identically.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are the keys. It has two fields for the id: as text and as a number."""
+    """Return a source whose records are the keys. It has two fields for the id, one text and one number."""
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)
@@ -62,7 +62,7 @@ def _decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 def _wrapped(schema: Registered) -> Registered:
-    """Return the schema of a record whose only field has this schema. Text that is not JSON is unchanged."""
+    """Wrap a schema in a record with a single field. A schema that is not JSON is returned unchanged."""
     try:
         within = json.loads(schema.text)
     except ValueError:
@@ -73,7 +73,7 @@ def _wrapped(schema: Registered) -> Registered:
 
 
 def _id() -> Column:
-    """Return the id of a key that is not refused, or null if it is neither text nor an integer."""
+    """Return a key's id, or null if the key is refused or the id is neither text nor an integer."""
     text, number = decoding.typed("text"), decoding.typed("number").cast("string")
     usable = F.coalesce(F.when(F.is_valid_utf8(text) & (text != ""), text), number)
     return F.when(F.col(decoding.REFUSED).isNull(), usable)
@@ -83,7 +83,10 @@ def _refused(source: Source) -> Column:
     """Return the reason for refusing a key, or null if there is none. The reason quotes the key."""
     first = F.get(decoding.REFUSED, 0)
     said = F.concat(
-        F.lit("a deletion's key, "), shown_bytes(F.col("key")), F.lit(", as Avro: "), first["message"]
+        F.lit("a deletion's key, "),
+        shown_bytes(F.col("key")),
+        F.lit(", cannot be read as Avro: "),
+        first["message"],
     )
     refused = reason("bad_key", source.id_column, said).withField("rule", first["rule"])
     return F.when(first.isNotNull(), refused)

@@ -1,7 +1,6 @@
-"""Decode Protobuf in Python workers, one column of records at a time (`protobuf_reading`).
+"""Decode Protobuf in Python workers, one batch of records at a time (`protobuf_reading`).
 
-The registry stores a schema as text that only protoc can parse, so the driver compiles each text once with
-protoc.
+The registry stores a schema as text that only protoc can parse, so the driver compiles each schema once.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _NO_COMPLAINT = re.compile(
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Return the records with the columns of `records.decoding`, decoded with these schemas."""
+    """Decode records with these schemas, adding the columns listed in `records.decoding`."""
     for step in _steps(source, tuple(schemas.items())):
         rows = step.added_to(rows)
     return rows
@@ -116,7 +115,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return the descriptors of a schema's files, or the reason, as text, why the schema cannot be used."""
+    """Return a schema's file descriptors, or the reason (as text) why the schema cannot be used."""
     if schema.kind != "PROTOBUF":
         return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:
@@ -131,12 +130,12 @@ def _files_of(schema: Registered) -> bytes | str:
 def compiled(text: str) -> bytes:
     """Return the file descriptor set for a schema's text. The schema's own file is last.
 
-    The text is protoc's input, or a file descriptor in Base64. Raises ValueError, with protoc's first error,
-    for a text that is neither. Also raises it for a text that takes too long to compile.
+    The text is protoc input, or a file descriptor in Base64. If it is neither, raises ValueError with
+    protoc's first error. Also raises ValueError if the text is too long or takes too long to compile.
     """
     content = text.encode()
     if len(content) > _MOST_TEXT:
-        raise ValueError(f"it has {len(content):,} bytes, more than {_MOST_TEXT:,}")
+        raise ValueError(f"it has {len(content):,} bytes; at most {_MOST_TEXT:,} are allowed")
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-P", _COMPILER, str(_MOST_CPU_S), str(_MOST_MEMORY)]
         try:

@@ -68,7 +68,7 @@ class Taken:
 
     get      a function that returns the values, or None if the type has no suitable field
     is_there whether the type has, or may have, the field
-    is_open  whether only a record shows if the field exists, as with a path into a map, a Struct or an Any
+    is_open  whether the field's existence depends on the record: the path leads into a map, Struct or Any
     """
 
     get: Get | None
@@ -150,7 +150,7 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return a function that finds a field's converter to the contract's type, or None if there is none.
+    """Return a function that finds a field's converter to the contract's type, if there is one.
 
     Text remains raw bytes. Without `json`, the values of JSON fields are not converted.
     """
@@ -195,7 +195,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return a function that finds a field's converter to epoch microseconds, or None if there is none."""
+    """Return a function that finds a field's converter to epoch microseconds, if there is one."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:

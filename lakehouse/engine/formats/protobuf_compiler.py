@@ -1,8 +1,8 @@
-"""Compile one schema's text in a separate program, so that a crash or a limit ends only that program.
+"""Compile one schema's text in a separate process, so that a crash or a limit ends only that process.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 
-The text is protoc's input, or a file descriptor in Base64, which Confluent's serializers for Python and .NET
+The text is protoc input, or a file descriptor in Base64, which Confluent's serializers for Python and .NET
 register. The output is a file descriptor set; the schema's own file is last. Only imports that come with
 Protobuf (google/protobuf/...) are found. The program runs in an empty directory.
 """
@@ -27,8 +27,8 @@ _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
 
 
 def main(cpu_s: int, most_bytes: int) -> None:
-    """Compile standard input within limits. Exits with a message for an invalid schema."""
-    # Reaching the soft limit raises SIGXCPU, which names the cause; the hard limit would be a SIGKILL.
+    """Compile the schema on standard input within limits. Exits with a message if it is invalid."""
+    # Exceeding the soft limit sends SIGXCPU, which names the cause; the hard limit would send SIGKILL.
     limits = {resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_AS: (most_bytes, most_bytes)}
     for limit, most in limits.items():
         with contextlib.suppress(OSError, ValueError):  # the system's limits may be lower

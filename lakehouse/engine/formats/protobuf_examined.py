@@ -1,6 +1,6 @@
-"""Write records as JSON for examination, if their columns do not prove them valid.
+"""Write records as JSON for inspection if their typed columns do not prove them valid.
 
-The JSON contains only the contract's fields, so no other field can make a record invalid. If a field has an
+The JSON contains only the contract's fields, so no other field can make a record invalid. If a field holds an
 object or array instead of the contract's type, an empty object or array is written. For a JSON field that is
 already a column, the JSON only shows that the field is present.
 """
@@ -40,7 +40,7 @@ from lakehouse.engine.formats.protobuf_kinds import (
 )
 
 EVENT_TIME = "event_time"
-"""The name of the event time's column, which is also the name of its type in this module."""
+"""The event time's column name, and the name of its type in this module."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
 _EXPECTED = {
     "string": "a string",
@@ -70,10 +70,10 @@ class _Node:
 
 
 class Examined:
-    """A writer of JSON for messages of one type."""
+    """A JSON writer for messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Take the contract's fields, including the event time, each with the access to its values."""
+        """Take the contract's fields, including the event time, each with access to its values."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -90,14 +90,14 @@ class Examined:
 
 
 class _Body:
-    """A writer of the JSON of one record."""
+    """A JSON writer for one record."""
 
     def __init__(self, json: JsonOf) -> None:
         self._json = json
         self.unfit: dict[Wanted, UnfitError] = {}
 
     def object(self, node: _Node, message: Any, descriptor: Descriptor) -> str:
-        """Return the fields of a message that are below a node, as a JSON object."""
+        """Return a message's fields below a node as a JSON object."""
         entries = dict[str, Callable[[_Node], str]]()
         for name in node.below:
             one = named(descriptor, name)
@@ -176,7 +176,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, with only the content that its type in the contract needs."""
+    """Return a value as JSON, with only the content that its contract type needs."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":

@@ -1,8 +1,8 @@
 """Write Protobuf values as JSON, for JSON fields in the contract.
 
 The mapping is Protobuf's own (ProtoJSON). Fields have their JSON names, or their own names if JSON names
-clash, and unset fields are omitted. The only difference is that 64-bit integers are numbers, not text. To
-bound time and memory, the nesting depth is limited, and so is the JSON's length relative to the value's size.
+clash, and unset fields are omitted. Unlike in ProtoJSON, 64-bit integers are numbers, not strings. To bound
+time and memory, the nesting depth is limited, and so is the JSON's length relative to the value's size.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class _Out:
     def spend(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
-            raise UnfitError("undecodable", "would become too much JSON for its size in bytes")
+            raise UnfitError("undecodable", "expands to too much JSON for its size in bytes")
 
     def deeper(self) -> None:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise UnfitError("undecodable", f"nests deeper than {DEEPEST} messages")
+            raise UnfitError("undecodable", f"is nested deeper than {DEEPEST} messages")
 
 
 Write = Callable[[_Out, Any], None]
 
 
 class JsonOf:
-    """A writer of JSON for the values of a schema's fields.
+    """A JSON writer for the values of a schema's fields.
 
     `types` contains the schema's declared types, and `parsed` contains the types for parsing, in which text
     is bytes.
@@ -121,10 +121,10 @@ class JsonOf:
             declared = self._types.FindMessageTypeByName(name)
             parsed = GetMessageClass(self._parsed.FindMessageTypeByName(name)).FromString(value.value)
         except KeyError:
-            what = f"has an Any of the type {name[:100]!r}, which its schema does not have"
+            what = f"has an Any of type {name[:100]!r}, which its schema does not define"
             raise UnfitError("undecodable", what) from None
         except DecodeError:
-            raise UnfitError("undecodable", "has an Any whose bytes are not of its type") from None
+            raise UnfitError("undecodable", "has an Any whose bytes do not match its type") from None
         return declared, parsed
 
     def _of_field(self, one: FieldDescriptor) -> Write:
@@ -306,13 +306,13 @@ def mask_text(mask: Any) -> str:
     paths = [text_of(one) for one in mask.paths]
     if wrong := next((one for one in paths if not _PATH.fullmatch(one)), None):
         raise UnfitError(
-            "undecodable", f"has a FieldMask with the path {wrong[:100]!r}, which JSON cannot name"
+            "undecodable", f"has a FieldMask with the path {wrong[:100]!r}, which has no JSON name"
         )
     return ",".join(re.sub("_([a-z0-9])", lambda found: found[1].upper(), one) for one in paths)
 
 
 def number_text(number: float) -> str:
-    """Return a double as JSON; NaN and infinities become text."""
+    """Return a double as JSON; NaN and infinities become strings."""
     return repr(number) if math.isfinite(number) else f'"{_NOT_FINITE.get(number, "NaN")}"'
 
 

@@ -49,7 +49,7 @@ class UnfitError(ValueError):
 
     rule  the rule in the dead letter's reason. If there is no rule, the value can be written as JSON, and
           validating the JSON finds the reason
-    what  the message in the reason, without the field's name at its beginning, such as "is not UTF-8"
+    what  the reason's message without the leading field name, such as "is not UTF-8"
     """
 
     def __init__(self, rule: str | None = None, what: str = "") -> None:
@@ -58,7 +58,7 @@ class UnfitError(ValueError):
 
 
 def kind_of(field: FieldDescriptor) -> str:
-    """Return the kind of a field's values; "list" or "map" if it is repeated."""
+    """Return the kind of a field's values, or "list" or "map" if the field is repeated."""
     if field.is_repeated:
         return "map" if is_map(field) else "list"
     return kind_of_one(field)
@@ -90,7 +90,7 @@ def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
 def value_of(field: FieldDescriptor) -> FieldDescriptor:
     """Return the field `value` in a field's message type, which is a wrapper or a map entry."""
     if field.message_type is None:
-        raise TypeError(f"{field.full_name} has no messages")
+        raise TypeError(f"{field.full_name} is not a message field")
     return field.message_type.fields_by_name["value"]
 
 

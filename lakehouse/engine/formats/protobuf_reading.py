@@ -1,16 +1,16 @@
-"""Read Protobuf records in Python, many at a time, because Spark's own reader lacks these checks.
+"""Read Protobuf records in Python, many at a time, with checks that Spark's own reader lacks.
 
-Executors run this module next to their tasks, so it needs neither Spark nor the lake. Each record is parsed
+Python workers on the executors run this module, so it needs neither Spark nor the lake. Each record is parsed
 once. The contract's fields become typed columns, and a mask marks the records that these columns prove valid,
-within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON and examined as
-JSON.
+within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON, which is then
+examined.
 
-No record stops the reading. A failure only becomes a reason for refusing that record. To limit memory use, a
-record that would take more than 256 MiB once parsed is refused.
+No record stops the reading: a record that cannot be read is refused with a reason. To limit memory use, a
+record that would take more than 256 MiB once parsed is also refused.
 
 A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
-index of each nested message in its outer message. The schema's id is followed by the number of indexes and by
-the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
+index of each nested message in its outer message. The schema's id is followed by the number of indexes and
+then the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
 (`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if a number would be
 negative as a zigzag varint. All other indexes are read as zigzag varints, although some, such as `02 02`,
 could be either.
@@ -36,12 +36,12 @@ from lakehouse.engine.formats.protobuf_kinds import UnfitError, text_of
 from lakehouse.engine.formats.protobuf_types import Types, tree_of
 from lakehouse.engine.formats.protobuf_weight import Scale, most_per_byte
 
-_MOST_BYTES, _MOST = 64, 32  # bytes and number of indexes: compilers refuse deeper nesting
+_MOST_BYTES, _MOST = 64, 32  # the most bytes and indexes; compilers refuse deeper nesting
 _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the data's beginning, and the position after them, or None if there are none."""
+    """Return the indexes at the start of the data, and the position after them, or None if there are none."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -74,10 +74,10 @@ _ARROW = {
     "json": pa.string(),
 }
 _WHY = {
-    "MaxDepth": f"the value nests deeper than Protobuf's limit of {DEEPEST} messages",
-    "bad UTF-8": "a key of a map in the value is not UTF-8",
+    "MaxDepth": f"the value is nested deeper than Protobuf's limit of {DEEPEST} messages",
+    "bad UTF-8": "a map key in the value is not UTF-8",
 }
-"""Parts of the parser's error messages, and the corresponding reasons."""
+"""Parts of the parser's error messages, each with the corresponding reason."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message", pa.string())])
 
@@ -157,7 +157,7 @@ class Reading:
             why = f"schema {schema_id} cannot be used: {type(error).__name__}"
             return _refused(self.type, len(bodies), why)
         if reader is None:
-            return _refused(self.type, len(bodies), f"the value names no message of schema {schema_id}")
+            return _refused(self.type, len(bodies), f"the value names no message in schema {schema_id}")
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
@@ -199,7 +199,7 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs for records. The records are passed without their headers."""
+        """Return the structs for records, which are passed without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -232,11 +232,11 @@ class _Reader:
 
     def _why(self, error: Exception) -> str:
         if not isinstance(error, DecodeError):
-            return f"the value cannot be read by schema {self._schema_id}: {type(error).__name__}"
+            return f"the value cannot be read with schema {self._schema_id}: {type(error).__name__}"
         for sign, why in _WHY.items():
             if sign in str(error):
                 return why
-        return f"the value is not a record of schema {self._schema_id}, or is truncated"
+        return f"the value does not match schema {self._schema_id}, or is truncated"
 
     def _read(self, messages: list[Message]) -> pa.StructArray:
         arrays, masks = list[pa.Array](), list[pa.Array]()
@@ -295,7 +295,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the accepted event times and, keyed by position, the errors in all other times."""
+        """Return the accepted event times and, keyed by position, the errors for all other times."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)

@@ -2,7 +2,7 @@
 
 A record is parsed with a copy of its type that contains only the contract's fields. The parser skips all
 other fields, whatever they contain. Text is parsed as bytes, so invalid UTF-8 affects only its own field.
-Absent fields have no default.
+Declared default values are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Types:
         self._copies = 0
 
     def message(self, index: Sequence[int]) -> Descriptor | None:
-        """Return a message's declared type by its indexes (at least one), or None for an unknown message."""
+        """Return a message's declared type by its indexes (at least one), or None if it does not exist."""
         here, names = self._own.message_type, [self._own.package] if self._own.package else []
         for number in index:
             if not 0 <= number < len(here) or here[number].options.map_entry:
@@ -124,7 +124,7 @@ def _with_fields(whole: DescriptorProto, fields: list[FieldDescriptorProto]) -> 
 
 def _read_text_as_bytes(message: DescriptorProto) -> None:
     for one in message.field:
-        if not (message.options.map_entry and one.name == "key"):  # only text can be a key
+        if not (message.options.map_entry and one.name == "key"):  # bytes cannot be a map key
             _read_as_bytes(one)
     for one in message.extension:
         _read_as_bytes(one)

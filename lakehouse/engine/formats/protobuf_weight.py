@@ -32,7 +32,7 @@ def most_per_byte(parsed: Descriptor) -> float:
 
 
 class Scale:
-    """A scale that measures the memory that records of a parsed type take."""
+    """A scale for the memory that records of a parsed type take."""
 
     def __init__(self, parsed: Descriptor) -> None:
         self._parsed = parsed
@@ -53,7 +53,7 @@ class Scale:
         return left < 0
 
     def _type(self, parsed: Descriptor) -> tuple[int, dict[int, Descriptor]]:
-        """Return a message type's size, and the fields that are messages."""
+        """Return a message type's size, and the types of its message fields, keyed by number."""
         found = self._types.get(parsed.full_name)
         if found is None:
             inner = {one.number: one.message_type for one in parsed.fields if one.message_type is not None}

@@ -1,13 +1,12 @@
 """The schemas that records name by id, fetched from the registry once and then stored.
 
 An id always refers to the same schema, so each schema is stored in this process and in the lake, in
-`<lake>/_lakehouse_schemas/<id>.json`. A rebuild, a replay and an audit find it there without the registry. A
-damaged file is rewritten.
+`<lake>/_lakehouse_schemas/<id>.json`. Rebuilds, replays and audits read it from there, without the registry.
+A damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
-micro-batch requests new ids on one connection, and stops requesting after `MOST_MISSING` ids without a
-schema. Values that begin with bytes that only look like an id therefore cost only a few requests, however
-many such values there are.
+micro-batch requests new ids on one connection, and stops after `MOST_MISSING` ids without a schema. Values
+whose first bytes only look like an id therefore cost only a few requests, however many such values there are.
 """
 
 from __future__ import annotations

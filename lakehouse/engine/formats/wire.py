@@ -18,7 +18,7 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. If there are more, they are arbitrary bytes."""
+"""The maximum number of ids that one micro-batch looks up. Any more are assumed to be arbitrary bytes."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
@@ -56,7 +56,7 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the schema ids in records. Known ids come before others; within both groups, frequent ids first.
+    """Return the schema ids in records: known ids, then others, by frequency in each group.
 
     Only the first MOST_IDS are returned.
     """
@@ -98,7 +98,7 @@ def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
     An impossible id gets its own message. `refused` contains the reasons so far, or null if there are none.
     """
     message = F.concat(
-        F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
+        F.lit("no registry has a schema "), _id(), F.lit(f": ids range from 1 to {GREATEST_ID:,}")
     )
     impossible = F.array(reason("unknown_schema", None, message))
     found = F.when(refused.isNull(), refused).when(is_framed() & ~_is_possible(), impossible)

@@ -5,9 +5,9 @@ Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `inge
 record's micro-batch was written. If the clock has not passed the table's greatest `ingested_at`, the new
 value is that greatest value plus one microsecond. `ingested_at` therefore increases with each commit. The
 same commit records the value as the transaction `bronze.<table> landed`, in microseconds since 1970. Times
-are UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null
-and `raw_timestamp` contains the number. A rerun writes nothing twice, because the commit with the records
-also contains their end offsets.
+are UTC. If Kafka's timestamp is -1 (none) or outside the years 1900 to 9998, `timestamp` is null and
+`raw_timestamp` contains the number. A rerun writes nothing twice, because the commit that adds the records
+also records their end offsets.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
-    """Return the move that records a landing in the bronze table `name`, in microseconds since the epoch.
+    """Return the move that records a landing time in bronze table `name`, in microseconds since the epoch.
 
-    The landing is `now` or, if later, one microsecond after `landed`. `landed` is the last recorded landing;
-    None if the table has none.
+    The time is `now` or, if later, one microsecond after `landed`, the last recorded landing time (None if
+    the table has none).
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
@@ -85,7 +85,7 @@ def _columns() -> Columns:
 
 
 class _Landing(Step):
-    """A step that appends micro-batches of a topic's records to its bronze table."""
+    """A step that appends micro-batches of a topic's records to the topic's bronze table."""
 
     layer = "bronze"
 
@@ -123,14 +123,14 @@ class _Landing(Step):
         )
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the micro-batch's only record, or None if it has more records."""
+        """Return the micro-batch's only record, or None if it has several."""
         if batch.record is None:
             return None
         return Blamed(f"the record at {batch.record}", skipping(batch.record))
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Append the records, and keep them in memory during the block."""
+        """Append the records and keep them in memory during the block."""
         landed, written = self._append(batch, now)
         try:
             rows = InMemory(landed, written.rows, cast("int", written.version))
@@ -165,8 +165,8 @@ class _Landing(Step):
     def _landing(self, now: datetime) -> Move:
         """Return the move for the next landing. The commit fails if another process has landed records since.
 
-        A table without a recorded landing may contain another writer's rows, or be a restored version. In
-        this case, the greatest `ingested_at` in its rows counts as the last landing.
+        A table without a recorded landing may contain another writer's rows or be a restored version. In this
+        case, the greatest `ingested_at` in its rows counts as the last landing.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

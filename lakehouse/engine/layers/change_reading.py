@@ -17,7 +17,7 @@ from lakehouse.storage.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """The remaining changes after files were removed. `lost` is the last version whose changes are lost."""
+    """The changes that remain after files were removed. `lost` is the last version whose changes are lost."""
 
     part: Part
     feed: DataFrame
@@ -25,7 +25,7 @@ class Rest:
 
 
 class ChangeReading:
-    """A table's change feed, as read by one query. `position` is None until something has been read."""
+    """A reader of a table's change feed for one query. `position` is None until something has been read."""
 
     def __init__(self, spark: SparkSession, query: str, path: str) -> None:
         self._spark = spark
@@ -39,11 +39,11 @@ class ChangeReading:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next changes must end where a killed micro-batch ended, and so cannot be split."""
+        """Whether the next changes cannot be split because they must end where a killed micro-batch ended."""
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress. The first read ends at `ahead`, where a killed micro-batch ended."""
+        """Start at the query's progress. The first read ends at `ahead`, where a killed micro-batch ended."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -80,7 +80,7 @@ class ChangeReading:
         return None
 
     def feed(self, part: Part) -> DataFrame:
-        """Return the changes: rows with _change_type, _commit_version and _commit_timestamp."""
+        """Return the part's changes, with _change_type, _commit_version and _commit_timestamp."""
         if not part.first.is_beginning:
             return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
         version = part.first.version

@@ -1,7 +1,7 @@
-"""Find the records that make a step fail, by bisection.
+"""Bisect a micro-batch to find the records that make a step fail.
 
-The search ends after ten results or 200 tries. A result is one record or a range. A range fails although
-neither of its halves does, because its records fail only together.
+The search ends after ten results or 200 tries. A result is a single record or a range. A range is a result if
+it fails but neither of its halves does, because its records fail only together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged, or None if there are none or if reading the rows fails.
+    """Return the bronze rows that cannot be judged, or None if there are none or reading the rows fails.
 
-    Raises LakehouseError if validation has to wait for something, such as a schema registry.
+    Raises LakehouseError if validation needs something that is unavailable, such as a schema registry.
     """
 
     def fails(some: DataFrame) -> bool:
@@ -39,8 +39,9 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
     more = ", and possibly more" if len(found) >= MOST_FOUND else ""
     skips = " ".join(f"--skip {place}" for place in places)
     way_out = (
-        f"If it persists, `lakehouse run silver {skips} --trigger available-now` turns them into dead "
-        f"letters ({SKIPPED}) and continues; `lakehouse dead-letters replay --rule {SKIPPED}` retries them"
+        f"If this persists, `lakehouse run silver {skips} --trigger available-now` turns such records into "
+        f"dead letters ({SKIPPED}) and continues; `lakehouse dead-letters replay --rule {SKIPPED}` retries "
+        "them"
     )
     return Blamed(f"{what} {', '.join(places)}{more}", way_out)
 
@@ -49,7 +50,7 @@ def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[Offset
     """Return the sorted Kafka offsets of the rows that make `fails` true; empty if no row is to blame.
 
     `rows` must include the Kafka coordinates and be safe to read more than once. `fails` returns whether
-    processing a subset of these rows fails. If processing an empty subset fails as well, no row is to blame.
+    processing a subset of these rows fails. If even an empty subset fails, no row is to blame.
     """
     if fails(rows.limit(0)):
         return []
@@ -67,7 +68,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Search a range for culprits; return whether it contains, or may contain, a culprit."""
+        """Search a range for culprits; return whether it contains or may contain one."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

@@ -2,11 +2,11 @@
 
 Each micro-batch of the change feed sends the newest state of every changed row. A row goes first to the lead
 store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
-sent in the order of their versions, and within a version in the order of their table keys. A deleted row is
-sent as a null value. A row that is too large for the lead goes only to the sinks and is recorded in
-ops.unsent_rows. A sink that has lost rows, or was unavailable or full, receives the rows again, but neither
-the lead nor other sinks wait for it. The lake records that a sink lacks rows, and the export's periodic work
-fails until these rows are written.
+sent in version order and, within a version, in the order of their table keys. A deleted row is sent as a null
+value. A row that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink
+that has lost rows, or was unavailable or full, receives the rows again, but neither the lead nor other sinks
+wait for it. The lake records that a sink lacks rows, and the export's periodic work fails until they are
+written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """The numbers of rows in a micro-batch (all, sent to the lead, refused); `seconds` is keyed by store."""
+    """A micro-batch's row counts (total, sent to the lead, refused), and the seconds spent on each store."""
 
     rows: int = 0
     sent: int = 0
@@ -75,7 +75,7 @@ class _Done:
 
 
 class _Export(Step):
-    """A step that sends the changes of one gold table, and periodically refills sinks that lack rows."""
+    """A step that sends the changes to one gold table, and periodically refills sinks that lack rows."""
 
     layer = "export"
 
@@ -96,7 +96,7 @@ class _Export(Step):
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
         self._part: Part | None = None
-        self._lost: int | None = None  # the last version whose changes were removed unsent
+        self._lost: int | None = None  # the last version whose changes were removed before they were sent
         self._span: Span | None = None
         exported = Exported(lake, self._path, table, settings, permitted.on_notice, self._note_unsent)
         self._lead = LEAD.make(exported)
@@ -128,7 +128,7 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the chosen changes; changes that the lead already contains go only to the sinks."""
+        """Send the chosen changes; changes that the lead already has go only to the sinks."""
         if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
         try:
@@ -140,7 +140,7 @@ class _Export(Step):
         yield Passed(result)
 
     def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return the remaining changes after VACUUM has removed files, and the part that they cover.
+        """Return the changes that remain after VACUUM has removed files, and the part that they cover.
 
         Raises TableError unless resending rows is allowed. Raises `error` unchanged if it has another cause.
         """
@@ -149,7 +149,7 @@ class _Export(Step):
             raise error
         if Allow.RESEND not in self._allow:
             raise TableError(
-                f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
+                f"{self.name} has not sent changes to gold.{self._table.name} up to version {rest.lost}, and "
                 f"VACUUM has removed them. Run once with --allow {Allow.RESEND} to send the newest state of "
                 "every row that may have changed since; deletions up to that version are not sent"
             ) from error
@@ -181,9 +181,9 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows, or all sinks if none is known to lack rows, as after a failure.
+        """Fill the sinks that lack rows. If none is known to, for example after a failure, fill all sinks.
 
-        Tries every sink, and then raises SinkTroubleError if a sink did not accept its rows.
+        Every sink is tried before SinkTroubleError is raised for one that did not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
         were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
@@ -206,7 +206,7 @@ class _Export(Step):
             sink.close()
 
     def _noted(self) -> Noted:
-        """Return the export's recorded progress, according to the lead."""
+        """Return the export's progress, as recorded by the lead."""
         spark, path, table, lead = self._lake.spark, self._path, f"gold.{self._table.name}", self._lead
         if lead is None:
             return Noted(spark, path, table, None, None, None)

@@ -18,11 +18,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """The point where an export continues, the next micro-batch's end, and the sinks that are behind.
+    """The point where an export resumes, the next micro-batch's end, and the sinks that may be behind.
 
     `progress` is None if nothing has been sent. `ahead` is the position where the next micro-batch must end,
     because an earlier attempt was killed or because the micro-batch cannot be split. It is None if the
-    micro-batch may end anywhere. `behind` names the sinks that lack rows; None means that any sink may.
+    micro-batch may end anywhere. `behind` names the sinks that may lack rows; None means all sinks.
     """
 
     progress: Progress | None
@@ -36,7 +36,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Noted:
-    """The recorded progress of the export of the table at `path` to a topic (None: no topic).
+    """The recorded progress of exporting the table at `path` to `topic` (None if there is no topic).
 
     `table` is the table's qualified name, `in_topic` is the progress recorded in the topic, and `sliced` is
     the last micro-batch that was sent in slices.
@@ -50,7 +50,7 @@ class Noted:
     sliced: Span | None
 
     def begun(self, permitted: Permitted) -> Begun:
-        """Return the point where the export continues.
+        """Return the point where the export resumes.
 
         If only the topic contains the progress, other sinks may lack the last micro-batch, so they are filled
         again. Raises PositionError if a different table's rows were sent, unless resending everything is
@@ -76,7 +76,7 @@ class Noted:
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the topic's progress, or None if it is a different table's and all rows may be resent."""
+        """Return the topic's progress, or None if it is another table's and resending is allowed."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -84,16 +84,16 @@ class Noted:
         return None
 
     def _of_lake(self) -> Progress | None:
-        """Return the progress recorded in the lake, or None if it is a different table's."""
+        """Return the progress recorded in the lake, or None if it belongs to a different table."""
         noted = sent.noted(self.spark, self.path, self.topic)
         return noted if noted is not None and self._is_this(noted) else None
 
     def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
-        """Return the point where a copy continues: one micro-batch covers all changes since it was copied.
+        """Return the point where a copy resumes.
 
-        The original may have sent newer states of the rows than the copy's first new versions contain. Other
-        stores contain the rows with the original's versions, so they receive all rows again, as a new
-        generation.
+        One micro-batch covers all changes since the lake was copied, because the original may have sent newer
+        states of the rows than the copy's first new versions contain. Other stores contain the rows with the
+        original's versions, so they receive all rows again, as a new generation.
         """
         if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):
             raise self._of_another_lake(sender, sent_before)
@@ -114,8 +114,8 @@ class Noted:
     def _another(self, other: Progress) -> PositionError:
         return PositionError(
             f"rows of a different {self.table} (table id {other.table}) were sent to topic {self.topic}; the "
-            f"table at {self.path} has id {tables.table_id(self.spark, self.path)}: it was deleted and "
-            "recreated. Continuing would send every row again: restore the old table, or run once with "
+            f"table at {self.path} has id {tables.table_id(self.spark, self.path)} because it was deleted "
+            "and recreated. Continuing would send every row again. Restore the old table, or run once with "
             f"--allow {Allow.RESEND}"
         )
 
@@ -124,7 +124,8 @@ class Noted:
             at = from_micros(1000 * adopted_ms(sent_before.table))
             return PositionError(
                 f"a copy of {self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
-                f"table at {self.path} is older. Run that copy instead (docs/backups.md)"
+                f"table at {self.path} is older. Run the pipeline on the adopted copy instead "
+                "(docs/backups.md)"
             )
         return PositionError(
             f"rows of {self.table} were sent by the lake that this lake was copied from. Run `lakehouse run "

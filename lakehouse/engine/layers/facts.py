@@ -1,4 +1,4 @@
-"""Facts about a micro-batch of judged rows, from one aggregation: row counts and time bounds."""
+"""Row counts and time bounds for a micro-batch of judged rows, computed in one aggregation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Facts:
 
     @classmethod
     def of(cls, judged: DataFrame) -> Facts:
-        """Aggregate judged rows. They should be persisted."""
+        """Aggregate judged rows, which should be persisted."""
         return cls(*(judged.agg(*_columns()).first() or (0, 0, 0, None, None, None, None)))
 
     @property
@@ -50,7 +50,7 @@ class Facts:
 
 @cache
 def _columns() -> tuple[Column, ...]:
-    """Return the aggregated columns, in the order of the fields of `Facts`."""
+    """Return the aggregates, in the field order of `Facts`."""
     sound = is_sound()
     is_closed = ~sound & (status_by(F.col("reasons")) != OPEN)
     return (

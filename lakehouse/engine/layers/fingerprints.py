@@ -1,6 +1,6 @@
-"""Fingerprints of ids in the driver's memory, for finding possibly repeated records and their days.
+"""Fingerprints of ids in the driver's memory, used to find possible repeats and the days to search.
 
-A fingerprint is a 64-bit number: 48 bits from a hash, and a day in the lower 16
+A fingerprint is a 64-bit number: 48 bits of a hash, followed by a 16-bit day
 (`lakehouse.engine.records.identity.fingerprint`). Ten million fingerprints take 80 MB.
 """
 
@@ -17,12 +17,12 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # the maximum number of fingerprints that each addition sorts again
+_RECENT = 200_000  # the maximum number of fingerprints that every addition re-sorts
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """Fingerprints, possibly with duplicates. The given array is not copied, but sorted in place."""
+    """Fingerprints, possibly with duplicates. The given array is sorted in place, not copied."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed
@@ -64,7 +64,7 @@ def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
 
 
 def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
-    """Return the time spans (UTC) that ascending days cover, joining adjacent days. None means no limit."""
+    """Return the time spans (UTC) covered by ascending days, joining adjacent days. None means no limit."""
     found: list[tuple[int, int]] = []
     for day in days:
         if found and day == found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Compute a micro-batch's changes to a gold table and its side tables, from frames to frames.
+"""Compute a micro-batch's changes to a gold table and its side tables, with frames as input and output.
 
 This module neither reads nor writes tables. `lakehouse.engine.layers.merging` does so in a lake, and
 `lakehouse.testing.folding` keeps the tables in plain frames.
@@ -30,7 +30,7 @@ from lakehouse.streams.definition import (
 _HOUR = timedelta(hours=1)
 
 Keyed = tuple[DataFrame, Sequence[str]]
-"""Keys in a frame, and the names of their columns."""
+"""A frame with keys, and the names of the key columns."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Facts:
     """Facts about a micro-batch's partials.
 
     `rows` counts the clean rows. `reached` is the greatest event time, `first` and `last` are the first and
-    last time, and `hours` are the hours in between that have rows. Times are UTC. Each time is None if there
-    are no rows, or if the table has no such time.
+    last time, and `hours` are the hours in between that have rows. Times are UTC. A time is None if there are
+    no rows or the table has no such time.
     """
 
     rows: int
@@ -51,7 +51,7 @@ class Facts:
 
     @classmethod
     def of(cls, table: GoldTable, partials: DataFrame) -> Facts:
-        """Aggregate partials. They should be persisted."""
+        """Aggregate partials, which should be persisted."""
         measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
         if isinstance(table.clock, EventClock):
             measures["reached"] = F.unix_micros(F.max(table.clock.column))
@@ -72,9 +72,8 @@ class Facts:
 class Given:
     """A fold's input besides the partials and the current rows.
 
-    `front` is the greatest event time that was merged before, UTC. `left` contains the keys of rows that
-    silver has lost or changed. `front` is None if nothing was merged before, and `left` is None if there are
-    no such rows.
+    `front` is the greatest event time merged so far (UTC), or None if nothing has been merged. `left`
+    contains the keys of rows that silver has lost or changed, or is None if there are no such rows.
     """
 
     facts: Facts
@@ -85,7 +84,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Folded:
-    """New and changed rows, the partials that they result from, and the recomputed keys (None: no keys)."""
+    """New and changed rows, the partials behind them, and the recomputed keys (None if there are none)."""
 
     rows: DataFrame
     partials: DataFrame
@@ -101,8 +100,8 @@ def folded(
 ) -> Folded:
     """Fold partials into the current rows.
 
-    `made_anew` returns the given keys' partials over all silver rows up to the micro-batch. If a recomputed
-    key no longer occurs in silver, its rows are marked as deleted.
+    `made_anew` recomputes the given keys' partials from all silver rows up to the micro-batch. If a
+    recomputed key no longer occurs in silver, its rows are marked as deleted.
     """
     keyed = _to_recompute(table, partials, current, given)
     if keyed is None:
@@ -120,8 +119,8 @@ def folded(
 def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: bool) -> list[Keyed]:
     """Return the keys whose rows in a side table may have to be deleted.
 
-    Without such keys, the side table's new rows are simply upserted. `is_again`: an earlier attempt wrote the
-    side table but not the main table, and the main table may have changed since then.
+    Without such keys, the side table's new rows are simply upserted. `is_again` means that an earlier attempt
+    wrote the side table but not the main table, which may have changed since then.
     """
     found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
     return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
@@ -176,7 +175,7 @@ def waits(clock: WallClock) -> Between:
 
 
 def until_due(clock: WallClock, now: datetime) -> Between:
-    """Select the rows that are due by the wall clock, provided that they wait for it."""
+    """Select the rows that are due at `now`, provided that they are waiting for the wall clock."""
     return Between(clock.column, None, shifted(now, -clock.after))
 
 
@@ -201,7 +200,7 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return whether partials alone may be too little to update some rows. Does not read the table."""
+    """Return whether partials alone may not suffice to update some rows, without reading the table."""
     if table.state is None or given.facts.first is None:
         return True
     # Compare with the front itself, not with the front minus the grace, because the front clears state.

@@ -14,9 +14,9 @@ from lakehouse.storage.tables import Position
 
 
 class Following:
-    """An export's sink.
+    """A sink of an export.
 
-    While it `is_behind`, it receives no micro-batches. `rows` and `seconds` describe the last micro-batch.
+    While it is behind, it receives no micro-batches. `rows` and `seconds` describe the last micro-batch.
     """
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
@@ -29,7 +29,7 @@ class Following:
 
     @property
     def seconds(self) -> float:
-        """The duration of the last micro-batch's writes."""
+        """The time spent on the last micro-batch's writes."""
         return self._watch.seconds
 
     def begin(self, sending: Sending) -> None:
@@ -40,7 +40,7 @@ class Following:
                 self._sink.begin(sending)
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write rows of the micro-batch."""
+        """Write some of the micro-batch's rows."""
         with self._trying():
             if not self.is_behind:
                 self._sink.write(changes)
@@ -72,5 +72,5 @@ class Following:
         with self._watch.running():
             try:
                 yield
-            except SinkTroubleError:  # the periodic fill meets the same error, and reports it
+            except SinkTroubleError:  # the periodic fill hits the same error and reports it
                 self.is_behind = True

@@ -1,9 +1,9 @@
 """Records that arrive after retention has removed rows or letters with their id, or rows from their period.
 
-Gold, topics and stores still contain the removed rows' contribution. A later record must not correct, delete
-or repeat these rows, so it becomes an open letter with the rule `retained` or `late`. If an id was deleted
-before retention ran, its greatest deleted sequence (the bar) is known. Records of that id up to the bar are
-`retained`. Newer records are compared as if the id's letters still existed.
+Gold, topics and stores still reflect the removed rows. A later record must not correct, delete or repeat
+them, so it becomes an open letter with the rule `retained` or `late`. If an id was deleted before retention
+ran, its greatest deleted sequence (the bar) is known. The id's records up to the bar are `retained`. Newer
+records are compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Add the columns for `are_taken` to judged records' columns; change nothing if no id was removed."""
+        """Add the columns that `are_taken` needs to judged records' columns, unless no id was removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -83,7 +83,7 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters and replacements for letters that retention has removed, with the columns LETTERS.
+        """Return letters, and replacements for those that retention has removed, with the columns LETTERS.
 
         A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
         deletion without a sequence, and a version of the record that these deletions removed.
@@ -118,7 +118,7 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the ids of judged records with removed data: OF_ID, and the columns of ops.retained_ids."""
+    """Return the judged ids whose data was removed: OF_ID, and the columns of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
@@ -155,7 +155,7 @@ def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: da
     """Return judged records with IS_CLOSED. Closed records that were sound also get a reason.
 
     A record is closed if the `ids` from `_frozen` exclude it, or if its event time is before `before` (UTC).
-    Either argument may be None.
+    `ids` and `before` may be None.
     """
     if ids is None:
         marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})

@@ -1,4 +1,4 @@
-"""Gold: merge clean rows into the tables for users, and close rows that are due by the wall clock."""
+"""Gold: merge clean rows into user-facing tables, and close rows that are due by the wall clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakehouse.storage.tables.entries import LogEntry, rows_of, total
 from lakehouse.streams.definition import EventClock, GoldTable, MergedTable, Stream, WallClock
 
 _LOOK_EVERY_S = 30.0
-_RESTS = 2  # the rest after a tick, as a multiple of the tick's duration
+_RESTS = 2  # the pause after a tick, as a multiple of the tick's duration
 
 
 def spec(table: MergedTable) -> TableSpec:
@@ -48,7 +48,7 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's gold tables. They read `max_bytes` each time.
+    """Return factories for the steps that fill the stream's gold tables, up to `max_bytes` at a time.
 
     `notice` is called for each commit in which another writer changed silver rows.
     """
@@ -113,7 +113,7 @@ def _tell_foreign(
     info = next(entry.of("commitInfo"), {})
     operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
     gone = total([rows_of(file) for file in entry.of("remove")])
-    rows = "" if gone is None else f", in files of {gone:,} rows"
+    rows = "" if gone is None else f", in files with {gone:,} rows"
     text = (
         f"another writer changed {table} in version {entry.version} ({writer}: {operation}{rows}). "
         f"{query} ignores that change. `lakehouse audit` lists the differences, and `lakehouse rebuild "
@@ -125,10 +125,10 @@ def _tell_foreign(
 
 
 class _Ticker:
-    """Periodic work that closes the rows that are due by the wall clock.
+    """Periodic work that closes rows due by the wall clock.
 
     The merge reports when its rows are due. A rebuild or a user's statement can add other rows, so the ticker
-    checks again whenever the table's version has changed. In a table with an EventClock, the ticker leaves
+    checks again whenever the table's version has changed. For a table with an EventClock, the ticker leaves
     rows alone until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks
     use at most a third of the time.
     """
@@ -144,7 +144,7 @@ class _Ticker:
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due. True for an idle table that has not been checked yet."""
+        """Return whether a row may be due. This includes any idle table that has not been checked yet."""
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):

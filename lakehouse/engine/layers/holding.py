@@ -12,10 +12,10 @@ from lakehouse.streams.definition import Source
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
-    """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits as well.
+    """Lock a source's letters against replays, discards and rebuilds; with `is_whole`, lock silver as well.
 
-    This is necessary because the outcome for an id depends on all its records. Raises TableError while
-    another process holds the letters or silver.
+    This is necessary because the outcome for an id depends on all its records. Raises TableError if another
+    process holds the letters or silver.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:

@@ -2,8 +2,8 @@
 
 Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
 in the transaction that writes the clean rows, so another writer's commit conflicts with it. Nearly all
-records need no lookup. The fingerprints of ids in memory only serve to recognize such records. They are
-loaded from silver and its letters when the step is created, and updated from later commits.
+records need no lookup. In-memory fingerprints of ids serve only to recognize such records. They are loaded
+from silver and its letters when the step is created, and updated from later commits.
 
 A micro-batch first writes its letters. They include letters for rows that it removes from silver, and changes
 to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the retry
@@ -131,7 +131,7 @@ class Identities:
         return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids in accepted records and in letters; `version` is silver's new version."""
+        """Remember the ids of accepted records and of letters; `version` is silver's new version."""
         status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
         packed = settled.seen.column("packed").to_numpy()
         is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
@@ -216,7 +216,7 @@ class Identities:
         return Columns(self._facts(F.col("unique_id")))
 
     def _facts(self, id_: Column) -> dict[str, Column]:
-        """Return the columns of `Settled.seen` for judged records; `id_` is the column with their id."""
+        """Return the columns of `Settled.seen` for judged records; `id_` is the column with their ids."""
         return {
             "packed": fingerprint(self._source, id_),
             "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
@@ -224,7 +224,7 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return a condition for silver rows that may have a suspect's id, or None if any row may."""
+        """Return a condition for silver rows that may have a suspect's id, or None if all rows may."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
@@ -301,7 +301,7 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows removed from silver as raw records with reasons. Values that bronze has lost are null."""
+    """Return rows removed from silver as raw records with reasons. Values no longer in bronze are null."""
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")
@@ -315,7 +315,7 @@ def _numbers(packed: DataFrame) -> Packed:
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system, because allocators would keep it after many ids were loaded."""
+    """Return freed memory to the system, because allocators would keep it after loading many ids."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

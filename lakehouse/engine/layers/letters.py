@@ -30,7 +30,7 @@ _MOST_RANGES = 100  # offset ranges in one condition
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records. A field is None if it contains no decisions.
+    """Decisions about records. A field without decisions is None.
 
     new       letters (`to_dead_letters`) for records that may already have a letter
     changed   coordinates of existing letters, with their new `reasons`
@@ -43,7 +43,7 @@ class Verdicts:
 
 
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
-    """Insert and change letters and record the moves, in one commit; return the number of letters.
+    """In one commit, insert and change letters and record the moves; return the number of letters.
 
     A rerun writes no letters. A discarded or resent letter remains unchanged. The frames in `verdicts` are
     read twice, so they should be persisted.
@@ -71,7 +71,7 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select letters of records that the query had processed by a version of silver (None: the newest).
+    """Select the letters of records that the query had processed by a version of silver (None: the newest).
 
     A micro-batch writes its letters before its rows, so this function must be called before the letters are
     read.
@@ -98,7 +98,7 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select the records behind some rows. With many rows, the selection may also contain other records."""
+    """Select records by some rows' coordinates. If there are many rows, other records may be selected too."""
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))

@@ -34,7 +34,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return a list with the factory for the step that sends a stream's dead letters, if a topic is set."""
+    """Return the factory for the step that sends a stream's dead letters; none if no topic is configured."""
     if not settings.kafka.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
@@ -109,8 +109,8 @@ class _LettersExport(Step):
                 yield letter
         if refused:
             self._notice(
-                f"{self.name}: {refused:,} letters are not sent to {self._sink.topic}: their records have "
-                f"returned from a dead-letter topic more than {MOST_ROUNDS} times. They remain in "
+                f"{self.name}: letters not sent to {self._sink.topic} because their records have returned "
+                f"from a dead-letter topic more than {MOST_ROUNDS} times: {refused:,}. They remain in "
                 f"{DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of this stream"
             )
 
@@ -125,7 +125,7 @@ class _LettersExport(Step):
 
 
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
-    """Keep the changes to a stream's letters that are sent, in commit order.
+    """Keep the changes to a stream's letters that have to be sent, in commit order.
 
     A letter is sent when it is new and open, and again when it is no longer open.
     """

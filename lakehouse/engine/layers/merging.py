@@ -4,7 +4,7 @@ The micro-batch is first reduced as far as possible without the table (`preaggre
 current rows (`fold`). New and changed rows are upserted in one commit, which also records the query's
 position, so a rerun merges nothing twice. Side tables are written before the main table, because the main
 table contains the state that they are computed from. After a crash between the two commits, the retry can
-therefore compute the side tables again. If silver has lost rows, because a record corrects or deletes another
+therefore compute the side tables again. If silver has lost rows because a record corrected or deleted another
 record, their keys are recomputed from silver. `folds` computes the changes; this module reads and writes the
 tables.
 """
@@ -51,7 +51,7 @@ from lakehouse.streams.definition import (
 
 @dataclass(frozen=True)
 class _Input:
-    """A merge's input: a micro-batch, its partials, and the fold's other input.
+    """A merge's input: a micro-batch, its partials, and the rest of the fold's input.
 
     `moves` are the moves that the table must record. `beside` contains each side table's moves, keyed by
     table name, or None for a side table that has already recorded them.
@@ -140,7 +140,7 @@ class Merge:
                 folded.rows.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
-        """Change the rows that are due by the wall clock; a second call finds none."""
+        """Change the rows that are due by the wall clock; a second call finds none left."""
         commit, waits = tables.begin(spark, self._path), self._waiting(spark, clock)
         commit.expect_settings(self._table.pinned_settings)
         near = commit.candidates(Near((waits,)))
@@ -159,7 +159,7 @@ class Merge:
     def _progress(
         self, spark: SparkSession, facts: Facts, now: datetime
     ) -> tuple[EventTimeProgress, tuple[Move, ...]]:
-        """Return the progress of time in the micro-batch, and the moves that record final rows."""
+        """Return the micro-batch's event-time progress, and the moves that record which rows are final."""
         clock = self._table.clock
         if self._merged is None or facts.reached is None or not isinstance(clock, EventClock):
             return EventTimeProgress(None, now), ()
@@ -222,7 +222,7 @@ class Merge:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return the number of rows, and the time when the wall clock first changes a row (None: never)."""
+        """Return the number of rows, and the time when the wall clock first changes a row (None if never)."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None
@@ -251,6 +251,6 @@ def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | 
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with only the table's columns and the mark for rows to delete."""
+    """Return folded rows with only the table's columns and the deletion mark."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

@@ -1,7 +1,7 @@
-"""Gold rows that a micro-batch recomputes from silver instead of updating them.
+"""Recompute from silver the gold rows that a micro-batch cannot update from its partials.
 
-Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or a row
-that has lost a silver record because another record corrects or deletes it.
+These are rows whose records arrived out of order (`GoldTable.needs_recompute`), and rows that have lost a
+silver record because another record corrected or deleted it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
 class Moved:
     """A micro-batch's partials, the partials for its facts, and the keys of rows removed from silver.
 
-    All of these frames are persisted. `left` is None if no row was removed.
+    All three frames are persisted. `left` is None if no row was removed.
     """
 
     partials: DataFrame
@@ -54,10 +54,10 @@ class Moved:
 def made_anew(
     lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
 ) -> DataFrame:
-    """Compute the keys' partials from all silver rows up to the micro-batch's end.
+    """Recompute the keys' partials from all silver rows up to the micro-batch's end.
 
-    Later rows are left to later micro-batches. With `in_windows`, if the table has windows, only rows in the
-    keys' windows are read. Afterwards, the session remains configured for many rows.
+    Later rows are left for later micro-batches. If `in_windows` is set and the table has windows, only rows
+    in the keys' windows are read. Leaves the session configured for large inputs.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     execute_for(spark, Amount.MANY)
@@ -78,7 +78,7 @@ def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> Da
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return the current rows of recomputed keys without rows in silver, and mark them as deleted."""
+    """Return the current rows of recomputed keys that no longer occur in silver, marked as deleted."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))

@@ -10,11 +10,11 @@ with the clean rows. After a crash between the two writes, a retry therefore rea
 first attempt's watermark, and every record gets the same verdict again. Records with ids are then compared
 with other records (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
 the retry updates the letters. A record that is now accepted gets a row, and its letter becomes `replayed`. A
-record that is now refused gets a letter. A new allowed lateness (in a backfill: unlimited) applies from the
+record that is now refused gets a letter. A new allowed lateness (unlimited in a backfill) applies from the
 first micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
 
-If a record makes validation fail, it is found and named (`lakehouse.engine.layers.culprits`). If the user
-skips it, it becomes a dead letter without being read.
+If a record makes validation fail, the error names the record (`lakehouse.engine.layers.culprits`). If the
+user skips it, it becomes a dead letter without being read.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def query_name(source: Source) -> str:
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin for a source's letters, written at `now` (UTC) and, if given, in a micro-batch."""
+    """Return the origin of a source's letters, written at `now` (UTC) in micro-batch `batch`, if given."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -152,7 +152,7 @@ def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's silver tables, reading `max_bytes` each time.
+    """Return factories for the steps that fill the stream's silver tables, up to `max_bytes` at a time.
 
     In a backfill, no record is late unless it belongs to rows that retention has removed.
     """
@@ -167,7 +167,7 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 class _Attempt:
     """A micro-batch that is being written, and the facts about its records before their comparison.
 
-    `has_letters`: an earlier attempt, which met a conflict, has already written the letters.
+    `has_letters` is true if an earlier attempt met a conflict after it had written the letters.
     """
 
     batch: Batch
@@ -217,7 +217,7 @@ class _Cleaning(TableStep):
         self._identities = None if source.unique_by is None else identities_of(lake, stream, source)
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; a new allowed lateness is recorded before its first micro-batch."""
+        """Choose the next micro-batch. If the allowed lateness is new, record it first."""
         batch = super().plan(handed)
         is_new = batch is not None and not batch.is_resumed and self._lateness.now.seconds != self._allowed_s
         return super().plan(handed) if is_new and self._change_lateness() else batch
@@ -256,7 +256,7 @@ class _Cleaning(TableStep):
     def _judged_by_landing(
         self, rows: DataFrame, skipping: Collection[OffsetRange]
     ) -> tuple[DataFrame, Facts]:
-        """Return the verdicts on bronze rows, persisted, and the facts about them.
+        """Judge bronze rows, and return the persisted verdicts and the facts about them.
 
         If the rows landed in several commits, rows from one commit may make later rows late. In this case,
         each commit's rows are judged again with that commit's own watermark.
@@ -309,7 +309,7 @@ class _Cleaning(TableStep):
 
     def _tell_skipped(self, skipping: Mapping[OffsetRange, int]) -> None:
         for one, count in skipping.items():
-            told = f"{self.name} has skipped {one}: {count:,} dead letters with the rule {SKIPPED}"
+            told = f"{self.name} has skipped {one}; dead letters with the rule {SKIPPED}: {count:,}"
             details = {"range": str(one), "records": count}
             note(Kind.SKIP, told, stream=self._stream.name, layer="silver", table=self.name, details=details)
             self._notice(told)
@@ -414,7 +414,7 @@ class _Cleaning(TableStep):
         return retained.closed_before(self._lake, self._stream, self._source)
 
     def _change_lateness(self) -> bool:
-        """Record the allowed lateness from the next micro-batch on; return whether that was possible.
+        """Record a new allowed lateness, from the next micro-batch on; return whether that was possible.
 
         This is not possible while silver still reads its initial files, because the records judged so far do
         not yet form a range of offsets.
@@ -447,7 +447,8 @@ class _Cleaning(TableStep):
     ) -> None:
         """Write a micro-batch's letters, before its rows.
 
-        `again`: some records may already have letters. `noted`: an earlier attempt has recorded the position.
+        `again` means that some records may already have letters, and `noted` that an earlier attempt has
+        recorded the position.
         """
         origin = origin_of(self._stream, self._source, now, batch.number)
         found, path = to_dead_letters(dead, origin), self._paths.dead

@@ -1,4 +1,4 @@
-"""The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
+"""The steps of the four layers. Each step reads its unread rows and writes them as one micro-batch.
 
 A step records its progress in the table that it fills (`lakehouse.engine.progress`), and a new step needs no
 other state. After a failure, a step is therefore discarded and recreated.
@@ -44,8 +44,8 @@ class Permitted:
     - `allow` lists the actions that are not refused.
     - `skip` lists the records that bronze does not read; if they have already landed, silver refuses them.
     - `on_notice` is called when something is allowed or skipped.
-    - `adopts`: exports continue on a copy of a lake that has already sent rows.
-    - `is_backfill`: a record is late only if it belongs to rows that retention has removed.
+    - `adopts` lets exports continue on a copy of a lake that has already sent rows.
+    - `is_backfill` means that a record is late only if it belongs to rows that retention has removed.
     """
 
     allow: Collection[Allow] = ()
@@ -77,7 +77,7 @@ class Batch:
     after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows, and
     `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads`
     describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch
-    cannot be split. `record` is the place of the only Kafka record, or None if there are more records.
+    cannot be split. `record` is the place of the only Kafka record, or None if there are several.
     """
 
     rows: DataFrame
@@ -133,7 +133,7 @@ class Step(ABC):
     """A layer's work on one table, or one export.
 
     `fills` is the name of the table that the step fills, layer.table, or None for an export. `merge_every_s`
-    is the time that input may wait in a live run. `passes_on`: a later step reads the rows from memory.
+    is how long input may wait in a live run. `passes_on` is true if a later step reads the rows from memory.
     `limit` is a micro-batch's maximum size, in records for bronze and in file bytes for the other layers;
     None means the limit in the settings. Times are UTC.
     """
@@ -207,7 +207,7 @@ class TableStep(Step):
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
             raise PositionError(
                 f"{self.name} has continued in another process, which is running the same layer; stop one of "
-                "the processes"
+                "them"
             )
         self._last = taken
         return self._batch(taken)

@@ -1,7 +1,7 @@
 """A topic that bronze reads, and the offsets read so far, as recorded in bronze's table.
 
 If the topic does not match the recorded offsets, the step fails with a message that names the cause and a
-remedy. Possible causes are that the topic was deleted and recreated, that offsets went backwards, or that
+remedy. Possible causes are that the topic was deleted and recreated, that its offsets went backwards, or that
 Kafka dropped records before they landed. If the user allows such a loss, it is recorded in ops.data_losses
 and skipped. The same applies to records that the user wants to skip. Records that Spark's source cannot read
 are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
@@ -39,7 +39,7 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records; so many always fit, because a broker limits a record's size
+_AT_LEAST = 100  # records; this many always fit, because brokers limit a record's size
 _OVERHEAD_BYTES = 64  # per record, in memory
 _LARGE_BYTES = 4096  # from this size on, a record is mostly payload, which the other layers copy
 _COPIES = 4
@@ -50,7 +50,7 @@ _PARTS_OF_HEAP = 8
 class TakenRecords:
     """Records between two offsets in each partition; `records` is their maximum number.
 
-    `record` is the place of the only record, or None if there are more records.
+    `record` is the place of the only record, or None if there are several.
     """
 
     rows: DataFrame
@@ -130,7 +130,7 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges, or None if there are more records."""
+        """Return the place of the only record in the ranges, or None if there are several."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
@@ -169,7 +169,7 @@ class TopicReading:
             found = self._read_apart(Place(self._topic, n, first), min(end, first + most))
             rows.append(found.rows)
             ranges[n] = first, found.reached
-            if found.is_misdated:  # and later records may be misdated, too
+            if found.is_misdated:  # later records may also be misdated
                 self._apart[n] = found.reached
             else:
                 del self._apart[n]
@@ -184,7 +184,7 @@ class TopicReading:
                 return read_apart(self._lake.spark, self._access, place, bad.offset)
             raise StreamError(
                 f"{self._query} cannot read the record at {place}, and neither can Kafka's own client: "
-                f"{what_of(error)}. If it persists, {skipping(str(place))}"
+                f"{what_of(error)}. If this persists, {skipping(str(place))}"
             ) from error
 
     def _most(self, waiting: Ranges, limit: int) -> int:
@@ -226,7 +226,7 @@ class TopicReading:
             has_read = any(sources_in(noted, self._query))
             if not has_read and tables.has_rows(self._lake.spark, self._path):
                 raise PositionError(
-                    f"{self._query} has rows, but no recorded offsets of {self._topic}: another program "
+                    f"{self._query} has rows, but no recorded offsets for {self._topic}: another program "
                     f"wrote these rows. Use another `lake` (LAKEHOUSE_LAKE), or delete {self._path} (and "
                     "the tables made from it) and run again"
                 )
@@ -242,8 +242,8 @@ class TopicReading:
             raise self._runs_back(offsets_in(noted, self._query, f"{name}:{id_}"), "is gone")
         if not mine:
             raise PositionError(
-                f"topic {self._topic} was deleted and recreated: {self._query} has read the one with id "
-                f"{id_}; the new one has {source.rpartition(':')[2]}. {self._new_topic}"
+                f"topic {self._topic} was deleted and recreated: {self._query} has read the topic with "
+                f"id {id_}; the new topic has id {source.rpartition(':')[2]}. {self._new_topic}"
             )
 
     def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
@@ -279,8 +279,8 @@ class TopicReading:
         moves = (*offset_moves(self._query, source, {}, at), *begins(self._query, source, at))
         tables.note(self._lake.spark, self._path, moves)
         self._permitted.on_notice(
-            f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as its key `start` says "
-            f"({self._start}); earlier records are skipped"
+            f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as set by the source's "
+            f"key `start` ({self._start}); earlier records are skipped"
         )
         return at
 
@@ -288,8 +288,8 @@ class TopicReading:
         what = f"Kafka no longer has offsets {', '.join(map(str, lost))}, which {self._query} has not read"
         if Allow.DATA_LOSS not in self._permitted.allow:
             raise PositionError(
-                f"{what}: they have expired. Run once with --allow {Allow.DATA_LOSS} to note them in "
-                f"{data_losses.DATA_LOSSES.qualified_name} as lost and continue after them"
+                f"{what}: they have expired. Run once with --allow {Allow.DATA_LOSS} to record them as "
+                f"lost in {data_losses.DATA_LOSSES.qualified_name} and continue after them"
             )
         self._note(lost, f"{what} (allowed)")
 
@@ -320,8 +320,8 @@ class TopicReading:
 
     def _runs_back(self, noted: Offsets, now: str) -> PositionError:
         return PositionError(
-            f"{self._query} has read topic {self._topic} up to {_shown(noted)}, but it {now}: its offsets "
-            f"went backwards, as if it had been deleted and recreated. {self._new_topic}"
+            f"{self._query} has read topic {self._topic} up to {_shown(noted)}, but it {now}, as if it "
+            f"had been deleted and recreated. {self._new_topic}"
         )
 
     @property
@@ -355,9 +355,9 @@ def _shown(offsets: Offsets) -> str:
 
 
 def skipping(place: str) -> str:
-    """Return the command that skips a record that cannot be read."""
+    """Return advice on skipping a record that cannot be read."""
     return (
-        f"`lakehouse run bronze --skip {place}` skips it and notes it in "
+        f"`lakehouse run bronze --skip {place}` skips the record and notes it in "
         f"{data_losses.DATA_LOSSES.qualified_name}"
     )
 

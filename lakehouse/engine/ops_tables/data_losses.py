@@ -1,9 +1,9 @@
 """Data loss that the user has allowed: records that Kafka has dropped, or that cannot be read.
 
-Grain of ops.data_losses: one row per offset range, first and last included; key: topic, partition,
-first_offset. Ranges in a partition do not overlap. Some offsets in a range may not belong to lost records,
-because transaction markers and compacted records have offsets, too. `noted_at` is UTC; `query` is the query
-that skipped the range. A rerun writes nothing twice.
+Grain of ops.data_losses: one row per inclusive offset range; key: topic, partition, first_offset. Ranges in a
+partition do not overlap. Some offsets in a range may not belong to lost records, because transaction markers
+and compacted records also have offsets. `noted_at` is UTC; `query` is the query that skipped the range. A
+rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ SCHEMA = described(
     ("partition", "integer", "The Kafka partition."),
     ("first_offset", "long", "The first offset that did not land."),
     ("last_offset", "long", "The last offset that did not land."),
-    ("noted_at", "timestamp", "When the range was noted, UTC."),
-    ("query", "string", "The step that noted it."),
+    ("noted_at", "timestamp", "When the range was recorded, UTC."),
+    ("query", "string", "The query that skipped the range."),
 )
 DATA_LOSSES = TableSpec(
     "ops",
     "data_losses",
     SCHEMA,
     stats=("topic", "partition", "first_offset"),
-    comment="One row per offset range that never landed, as allowed by a user.",
+    comment="One row per offset range that never landed, because a user allowed its loss.",
 )
 _KEYS = ("topic", "partition", "first_offset")
 
 
 @dataclass(frozen=True)
 class LostRange:
-    """An offset range in a partition that will not land, first and last offset included."""
+    """An inclusive offset range in a partition whose records will not land."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
 """ops.events: the pipeline's event log. Every process appends to it, and it can be read without Spark.
 
 Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is UTC,
-in microseconds, by the clock of the process's host. Rows are only appended. A batch of events is written
+in microseconds, from the clock of the process's host. Rows are only appended. A batch of events is written
 once, even if it is retried because an attempt failed after writing it.
 """
 
@@ -21,17 +21,17 @@ from lakehouse.storage.tables import TableSpec, described, direct
 
 SCHEMA = described(
     ("id", "string", "The event's id."),
-    ("at", "timestamp", "When it happened, UTC."),
-    ("kind", "string", "start, stop, failure, recovery, audit and so on."),
-    ("stream", "string", "The stream; null if the event concerns several streams, or none."),
-    ("layer", "string", "The layer; null as above."),
-    ("table", "string", "The table, as layer.name; null as above."),
-    ("actor", "string", "The command that noted it."),
-    ("host", "string", "The machine of the command."),
-    ("pid", "long", "The process of the command."),
+    ("at", "timestamp", "When the event happened, UTC."),
+    ("kind", "string", "The kind of event, such as start, stop, failure, recovery or audit."),
+    ("stream", "string", "The stream; null if the event concerns several streams or none."),
+    ("layer", "string", "The layer; null if the event concerns several layers or none."),
+    ("table", "string", "The table, as layer.name; null if the event concerns several tables or none."),
+    ("actor", "string", "The command that recorded the event."),
+    ("host", "string", "The host on which the command ran."),
+    ("pid", "long", "The command's process id."),
     ("code_version", "string", "The version of lakehouse."),
-    ("message", "string", "What happened, in a sentence."),
-    ("details", "string", "Details, as JSON; null for none."),
+    ("message", "string", "What happened, in one sentence."),
+    ("details", "string", "Details as JSON; null if there are none."),
 )
 EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per event.")
 
@@ -73,7 +73,7 @@ def newest(
     kinds: Collection[Kind] = (),
     streams: Collection[str] = (),
 ) -> list[Event]:
-    """Return the newest events of these kinds and streams (none given: all), oldest first.
+    """Return the newest events of these kinds and streams (all, if none are given), oldest first.
 
     With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time.
     `before` is an event's time and id, and only events before that event are returned. Only files that may
@@ -97,13 +97,13 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge small files, and return a message about the result, or None if the number of files is the same.
+    """Merge small files, and return a message about the result, or None if no files were merged.
 
     A failure is reported on standard error; no events are lost.
     """
     try:
         before, after = direct.compact(lake, EVENTS)
-    except Exception as failure:  # noqa: BLE001 - deltalake and file systems raise many kinds
+    except Exception as failure:  # noqa: BLE001 - deltalake and file systems raise many kinds of errors
         warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
         return None
     return f"{EVENTS.qualified_name}: {before:,} files became {after:,}" if after < before else None

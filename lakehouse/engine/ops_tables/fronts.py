@@ -24,7 +24,7 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column in `before_landings`: the front before the landing time, UTC, or null if there is none."""
+"""A column of `before_landings`: the front before the landing time, UTC, or null if there is none."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Progress:
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return the progress after a micro-batch with these greatest times (None: unknown)."""
+        """Return the progress after a micro-batch with these greatest times (None if unknown)."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:

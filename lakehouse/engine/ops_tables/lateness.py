@@ -1,7 +1,7 @@
 """ops.lateness: each silver table's allowed lateness, and the first offsets that it applies to.
 
-Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is the allowed
-lateness behind the front, null for unlimited, as in a backfill. `begins` contains, for each partition, the
+Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is how far behind
+the front a record may be; null means unlimited, as in a backfill. `begins` contains, for each partition, the
 first offset that the row applies to. In a partition without an entry, the row applies to all records.
 `before` is the previous row's number. It is null in a table's first row, because the initial value is a table
 property.
@@ -12,8 +12,8 @@ before the first record that it applies to:
     silver.metrics_events lateness              1795723989203000   the number of the row
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit requires that number, so a process that uses any other row is refused. A row that no commit
-names was left behind by a killed process, and is ignored.
+Every later commit requires that number, so a process that uses any other row cannot commit. A row that no
+commit names was left behind by a killed process and is ignored.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ SETTING = "allowed_lateness_s"
 _BEGINS = StructType().add("topic", "string").add("partition", "integer").add("first", "long")
 SCHEMA = described(
     ("table_id", "string", "Delta's id of the silver table."),
-    ("number", "long", "The row's number in the table's commits: when it was noted, in microseconds."),
-    ("before", "long", "The number of the previous row; null: this is the first one."),
+    ("number", "long", "When the row was written, in microseconds since 1970; commits name this number."),
+    ("before", "long", "The number of the previous row; null in the table's first row."),
     ("table", "string", "The table, as layer.name."),
-    ("seconds", "long", "The allowed lateness; null: unlimited."),
-    ("begins", ArrayType(_BEGINS), "The first offset of each partition that the row applies to."),
+    ("seconds", "long", "The allowed lateness; null if it is unlimited."),
+    ("begins", ArrayType(_BEGINS), "For each partition, the first offset that the row applies to."),
 )
 LATENESS = TableSpec(
     "ops",
     "lateness",
     SCHEMA,
     stats=("table_id", "number"),
-    comment="One row per change of a silver table's allowed lateness.",
+    comment="One row per change to a silver table's allowed lateness.",
 )
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """An allowed lateness (seconds; None: unlimited), and the first offset per partition that it applies to.
+    """An allowed lateness in seconds (None: unlimited), and the first offset in each partition it covers.
 
     If `begins` lacks a partition, the allowed lateness applies to all records in that partition. `number` is
     None for the initial value.
@@ -106,7 +106,7 @@ class Lateness:
         """Return each record's watermark (UTC), based on its allowed lateness; null if it cannot be late.
 
         `front` is the greatest event time before the record landed, UTC. `or_s` is the minimum allowed
-        lateness, in seconds; None: unlimited.
+        lateness, in seconds; None means unlimited.
         """
         marks = [
             (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)
@@ -116,14 +116,14 @@ class Lateness:
 
 
 def most(allowances: Iterable[Allowance]) -> int | None:
-    """Return the greatest allowed lateness among some allowances, in seconds; None means unlimited."""
+    """Return the longest allowed lateness in seconds, or None if one of them is unlimited."""
     seconds = [one.seconds for one in allowances]
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
 
 
 def read(lake: Lake, table: str) -> Lateness:
-    """Return the current lateness of a silver table; `table` is layer.name.
+    """Return the allowed lateness of a silver table; `table` is layer.name.
 
     Raises TableError if the table has no initial value, or if its commits name a row that is missing from
     ops.lateness.
@@ -133,8 +133,8 @@ def read(lake: Lake, table: str) -> Lateness:
     made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
     if made_with is None:
         raise TableError(
-            f"it is unknown which {SETTING} {table} was made with: its property lakehouse.{SETTING} is "
-            "missing. Set it to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
+            f"{table} has no property lakehouse.{SETTING}, so it is unknown which {SETTING} the table was "
+            "made with. Set the property to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
         )
     number = noted.get(_number(table))
     later = [] if number is None else _chain(lake, table, tables.id_of(found), number)
@@ -163,7 +163,7 @@ def change(
     """Change the allowed lateness for records after the `judged` offset ranges, and return the new lateness.
 
     `seconds` is None for no limit. `setting` is the currently configured allowed lateness, in seconds.
-    Raises PositionError if another process has changed the lateness.
+    Raises PositionError if another process has changed the allowed lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))
     begins = {(one.topic, one.partition): one.last + 1 for one in judged}

@@ -1,4 +1,4 @@
-"""The share of records that silver refuses. Runs count it and record it in ops.events; commands report it.
+"""The share of records that silver refuses. Runs record it in ops.events, and commands report it.
 
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
 another record that has the same id. Duplicates, corrections and deletions are dead letters that need no
@@ -26,7 +26,7 @@ MOST_CAUSES = 3
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of refusals: a rule, a column (None: no column), and the number of records that break the rule.
+    """A cause of refusals: a rule, a column (or None), and the number of records that break the rule.
 
     `place` is the topic/partition/offset of the first such record, and `message` is the reason in its dead
     letter.
@@ -79,7 +79,7 @@ class Refusals:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; only an exact 0 or 1 is shown as 0 or 100 %."""
+    """Format a share as a percentage; only an exact 0 or 1 is shown as 0 or 100 %."""
     rounded = f"{100 * share:.1f}"
     if rounded == "100.0" and share < 1:
         return "more than 99.9 %"

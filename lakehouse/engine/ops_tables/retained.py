@@ -36,17 +36,17 @@ _GONE = StructType().add("topic", "string").add("partition", "integer").add("las
 SCHEMA = described(
     ("table_id", "string", "Delta's id of the table."),
     ("table", "string", "The table, as layer.name."),
-    ("before", "timestamp", "Rows from before this time (UTC) are deleted; null for bronze."),
-    ("gone", ArrayType(_GONE), "For bronze, the last deleted offset of each partition."),
+    ("before", "timestamp", "The time (UTC) before which rows are deleted; null for bronze."),
+    ("gone", ArrayType(_GONE), "For bronze, the last deleted offset in each partition."),
     ("front", "timestamp", "For bronze, the greatest own event time (UTC) of deleted valid records."),
-    ("at", "timestamp", "When the row was noted, UTC."),
+    ("at", "timestamp", "When the row was written, UTC."),
 )
 RETENTION = TableSpec(
     "ops",
     "retention",
     SCHEMA,
     stats=("table",),
-    comment="One row per table with rows deleted by retention.",
+    comment="One row per table from which retention has deleted rows.",
 )
 
 _STATE = ("bar", "until", "since")
@@ -55,14 +55,14 @@ RETAINED_IDS = TableSpec(
     "retained_ids",
     described(
         ("table_id", "string", "Delta's id of the silver table."),
-        ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
-        ("bar", "long", "The greatest sequence covered by deletions; null: the silver row was deleted."),
-        ("until", "timestamp", "When its last deletion without a sequence was sent, UTC; null: none."),
-        ("since", "timestamp", "When its first version was sent, UTC; null: bar is null."),
-        ("sequence_by", "string", "The setting sequence_by for which the bar holds."),
+        ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id as a string."),
+        ("bar", "long", "The greatest sequence that deletions cover; null if the silver row was deleted."),
+        ("until", "timestamp", "When the last unsequenced deletion was sent, UTC; null if there was none."),
+        ("since", "timestamp", "When the id's first version was sent, UTC; null if bar is null."),
+        ("sequence_by", "string", "The setting sequence_by under which bar, until and since are valid."),
     ),
     stats=("table_id",),
-    comment="One row per id whose silver row, or dead letters, were deleted by retention.",
+    comment="One row per id whose silver row or dead letters retention has deleted.",
 )
 
 
@@ -102,7 +102,7 @@ def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
 
 
 def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
-    """Record the rows that retention is about to delete from a table, replacing an earlier entry."""
+    """Record the rows that retention is about to delete from a table, replacing any earlier entry."""
     path = lake.ensure(RETENTION)
     gone = [(one.topic, one.partition, one.last) for one in taken.gone]
     table_id = tables.table_id(lake.spark, lake.path(layer, name))
@@ -189,7 +189,7 @@ def _later(moment: datetime | None, by: timedelta) -> datetime | None:
 
 
 def latest(moments: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest of some times, ignoring None, or None if there is no other time."""
+    """Return the latest time, ignoring None, or None if there is no time."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 

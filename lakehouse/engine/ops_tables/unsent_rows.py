@@ -4,8 +4,8 @@ Grain: one row per state of a gold row that could not be sent; key: table, topic
 its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
 (the hex digest of the message's value, or empty for a delete). `key` is the message's key. `size_bytes` is
 the size of a batch that contains only this record (for a store without topics, the key's size), and
-`limit_bytes` is the limit on it. Both sizes are null if the size is not the reason. `reason` is `too_large`,
-or `refused: ` with the store's message. `noted_at` is UTC. The gold row itself is in gold and in the other
+`limit_bytes` is the limit on that size. Both are null if size is not the reason. `reason` is `too_large`, or
+`refused: ` with the store's message. `noted_at` is UTC. The gold row itself is in gold and in the other
 stores. The entry remains if the gold row is sent later. An entry with the reason `changes_removed` covers all
 changes up to its version that VACUUM removed before they were sent; it has no key and no sizes. A rerun
 writes nothing twice.
@@ -31,17 +31,17 @@ SCHEMA = described(
     ("table", "string", "The gold table, as layer.name."),
     ("topic", "string", "The topic or store that lacks the row."),
     ("row_key", "string", "The row's key; empty for a range of changes."),
-    ("version", "long", "The table's version with the row, or the last one of the range."),
-    ("value_sha256", "string", "SHA-256 of the message's value."),
+    ("version", "long", "The table's version that contains the row, or the last version in the range."),
+    ("value_sha256", "string", "The SHA-256 of the message's value; empty for a delete."),
     ("key", "string", "The message's key."),
     ("size_bytes", "long", "The message's size."),
-    ("limit_bytes", "long", "The greatest size that the topic accepts."),
+    ("limit_bytes", "long", "The maximum size that the topic accepts."),
     (
         "reason",
         "string",
-        "too_large; changes_removed: VACUUM removed them before they were sent; or refused: with the reason.",
+        "too_large; changes_removed (by VACUUM, before they were sent); or refused: and the store's message.",
     ),
-    ("noted_at", "timestamp", "When the row was noted, UTC."),
+    ("noted_at", "timestamp", "When the entry was recorded, UTC."),
 )
 UNSENT_ROWS = TableSpec(
     "ops",

@@ -72,10 +72,9 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
     """Return the current state of the rows that a reader at the position has read.
 
     If the table's readers follow corrected rows, the rows are returned as they were at the position.
-    Otherwise, readers skip commits that rewrite or remove rows, and the result includes even changes after
-    the position. Rows that were appended after the position are left out. Files replaced by compaction are
-    not read, because VACUUM removes them. Raises TableError if log retention has removed commits since the
-    position.
+    Otherwise, readers skip commits that rewrite or remove rows, and the result includes later changes to the
+    rows. Rows that were appended after the position are left out. Files replaced by compaction are not read,
+    because VACUUM removes them. Raises TableError if log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))

@@ -1,12 +1,12 @@
 """Finality: the event time up to which a gold table's rows are final, even if the grace changes.
 
-A row is final once the front, the greatest event time merged, is past the row's `due_column` by the grace.
+A row is final once the front (the greatest merged event time) exceeds the row's `due_column` by the grace.
 Final rows remain final when the grace changes. The first micro-batch with a new grace records, as
 transactions in its commit, the new grace and the time up to which rows were already final. A table's initial
-grace is a table property.
+grace is stored as a table property.
 
     gold.metrics_1m grace_s                    600   the current grace, in seconds
-    gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
+    gold.metrics_1m final_until   1795723989203000   rows up to this time (in us) are final under any grace
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Finality:
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
         """Return the progress of event time from one front to another. The clock's grace may be new.
 
-        Exactly the rows that are already final count as final at the first front, so they remain final.
+        At the first front, exactly the rows that are already final count as final, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -55,7 +55,7 @@ class Finality:
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
         """Return the moves for the next commit.
 
-        The moves require the recorded grace. If the clock's grace differs, they record the clock's grace.
+        The moves require the recorded grace to be unchanged. If the clock's grace differs, they record it.
         """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
@@ -77,7 +77,7 @@ def grace_of(clock: EventClock) -> timedelta:
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property, or no property if event time makes none of its rows final."""
+    """Return the grace as a table property, or no property if event time does not make rows final."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 

@@ -1,11 +1,11 @@
-"""A table's unread rows, split by commits into one part per micro-batch.
+"""A table's unread rows, split at commits into one part per micro-batch.
 
 A query reads either appends or the change feed. Appends are the files in commits that only add rows. Commits
 that change or remove rows are skipped, unless they correct rows and the query follows the table. A query that
 begins with a table's existing rows first reads the files in one version. If all these files record their
 rows' landing times, the rows are read in landing order, however OPTIMIZE has arranged them. A part then ends
-at the next file's first landing, and contains all rows that landed before, from any file. A file is read
-under the name in its commit, even if compaction has replaced it since.
+at the next file's first landing, and contains all rows that landed before it, from any file. A file is read
+by the name in its commit, even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Part:
 
     `files` may be empty, for example after compaction, or if all commits were skipped. `changed` contains
     version ranges (first, last) that are read from the change feed, because rows were removed or changed. If
-    it is empty, the files are appends. `foreign` are the skipped commits by other writers. If the query
-    begins with these files, the part contains only rows that landed from `since` on and before `until` (UTC;
-    None means no limit). `is_least`: the part cannot be split further.
+    it is empty, the files are appends. `foreign` lists the skipped commits by other writers. If the query
+    begins with these files, the part contains only rows that landed at or after `since` and before `until`
+    (UTC; None means no limit). `is_least`: the part cannot be split further.
     """
 
     first: Position
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The files' size. It is 0 for one commit or the fewest first files, because they cannot be split."""
+        """The files' size, or 0 if they cannot be split: they are one commit, or the fewest first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
@@ -108,7 +108,7 @@ def appends(
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
-    """Return the next files of the change feed before the version `end`; limits and errors as for `appends`.
+    """Return the change feed's next files before the version `end`, with the limits and errors of `appends`.
 
     The rows that a query begins with are read from the table itself.
     """
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """In a range, find the last version whose change files VACUUM has removed, or None if there is none."""
+    """Return the range's last version whose change files VACUUM has removed, or None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -208,7 +208,7 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
         if version >= kept:
             raise
         raise TableError(
-            f"the table at {path} was read up to version {version}, and its log begins at version {kept}: "
+            f"the table at {path} was read up to version {version}, but its log begins at version {kept}: "
             "log retention has removed the commits in between"
         ) from error
 
@@ -239,7 +239,7 @@ def landed_before(spark: SparkSession, path: str, position: Position) -> datetim
 
 
 def landed_within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep the rows that landed from `since` on and before `until` (UTC; None: no limit)."""
+    """Keep the rows that landed at or after `since` and before `until` (UTC; None means no limit)."""
     at = F.col(LANDED_AT)
     kept = rows if since is None else rows.where(at >= F.lit(since))
     return kept if until is None else kept.where(at.isNull() | (at < F.lit(until)))

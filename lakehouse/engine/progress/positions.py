@@ -1,4 +1,4 @@
-"""Queries' positions, recorded as transactions in the tables that the queries fill. Pure functions.
+"""Queries' positions, recorded as transactions in the tables that the queries fill. All functions are pure.
 
 Each commit of a micro-batch contains, atomically with its rows, one Delta transaction (`txn`) per source
 whose position it advances. The transaction's application id names the query and the source; its version is
@@ -26,7 +26,7 @@ Transactions = Mapping[str, int]
 _READS = " reads "
 _BEGINS = " begins "
 _OF = " of "
-_ALL = 1 << 62  # files
+_ALL = 1 << 62  # more files than any version has
 
 
 BEFORE_ALL = Position(0)
@@ -76,7 +76,7 @@ def sources_in(noted: Transactions, query: str, *, of: str | None = None) -> set
 
 
 def topic_source(topic: str, topic_id: str | None) -> str:
-    """Return a topic's name as a source, without an id if the broker is older than 2.8 and has none."""
+    """Return a topic's name as a source. Brokers older than 2.8 have no topic ids."""
     return f"{topic}:{topic_id or '-'}"
 
 

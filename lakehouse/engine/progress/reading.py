@@ -60,7 +60,7 @@ class Taken:
 
     `number` is the target table's version after the commit, and `begins` contains the positions that the
     target recorded before the commit. `reads` describes the input for messages. `size_bytes` is the input
-    files' size; 0 if they cannot be split. `moves` are for the commit to the target. `beside` contains the
+    files' size; 0 if they cannot be split. `moves` contains the target's moves. `beside` contains the
     moves for each other table, in order, or None for a table to which an earlier attempt has already
     committed this micro-batch.
     """
@@ -320,7 +320,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return the moves for the commit to an earlier table, or None if an earlier attempt made them."""
+        """Return the moves for the commit to a table in `beside`, or None if it is already committed."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move
@@ -378,12 +378,12 @@ class _State:
         if read.is_given_up and younger_ms > 0:
             raise PositionError(
                 f"{query} has read version {read.version} of {name}, which a power failure then destroyed; "
-                f"its rows will be written again, and would count twice. To continue, {way_out}"
+                f"its rows will be written again and would count twice. To continue, {way_out}"
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
-                f"{query} read a version {read.version} of {name} before the current version was written: an "
-                "older copy was restored, and has grown since. Rows written in between would be missed. "
+                f"{query} read a version {read.version} of {name} that differs from the current one: an "
+                "older copy was restored and has grown since. Rows written in between would be missed. "
                 f"Restore the newer copy, or {way_out}"
             )
 
@@ -400,8 +400,8 @@ class _State:
                 for one in filled
             )
             raise PositionError(
-                f"{' and '.join(one.name for one in filled)} has rows, but no recorded position of "
+                f"there are rows in {' and '.join(one.name for one in filled)}, but no recorded position of "
                 f"{query}: another program wrote these rows, or a table that belongs to them was deleted. "
                 "Starting from the beginning would write rows twice. Restore a matching set of tables, or "
-                f"delete {rows} (and the tables made from it) and run again to rebuild it"
+                f"delete {rows} (and the tables made from these rows) and run again to rebuild them"
             )

@@ -1,4 +1,4 @@
-"""Compare records that share an id, in landing order, with Spark columns (rules: `records.identity`)."""
+"""Compare records that share an id, in landing order, by the rules in `records.identity`."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
     """Decide the outcome of judged records by comparing them with each other and with earlier records.
 
-    `judged` contains the columns that `judge` returns, and every record has an id. If there is a column
+    `judged` contains the columns that `judge` returns, and every record has an id. If it has a column
     IS_CLOSED, the marked records are ignored and keep their reasons, unless a later row with the same id
-    shows that they were sent again. `standing` are silver rows with the columns from `row_columns`, and
-    `letters` are dead letters with the columns LETTERS. Both contain only earlier records that are not in
-    `judged`, and may also contain other ids.
+    shows that they were sent again. `standing` contains silver rows with the columns from `row_columns`, and
+    `letters` contains dead letters with the columns LETTERS. Both contain only earlier records that are not
+    in `judged`, but may include other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
-    letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons for refusing the record, and
-    are empty if the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
+    letter (IS_LETTER); key: topic, partition, offset. `reasons` lists the reasons for refusing the record,
+    and is empty if the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
@@ -70,7 +70,7 @@ def changed_by(outcome: DataFrame) -> DataFrame:
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return the judged records; where the outcome contains reasons, they replace the records' own."""
+    """Return the judged records. Reasons in the outcome replace a record's own reasons."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")

@@ -1,8 +1,8 @@
-"""The table with all streams' dead letters, and selections from it.
+"""The table of all streams' dead letters, and selections from it.
 
 Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
-raw key, value and headers are the original bytes. Times are UTC. Rerunning the micro-batch that wrote a row
-writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
+raw key, value and headers are the original bytes. Times are UTC. Rerunning a micro-batch does not write its
+rows again. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
 sent again as a new record (resent; the last reason names the new record). Letters for duplicate records,
 superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is
 null if no micro-batch refused the record.
@@ -34,31 +34,31 @@ SCHEMA = described(
     ("id", "string", "SHA-256 of topic, partition, offset and stage; the key."),
     ("stream", "string", "The stream that refused the record."),
     ("stage", "string", "The stage that refused the record."),
-    ("topic", "string", "Kafka topic of the record."),
-    ("partition", "integer", "Kafka partition of the record."),
-    ("offset", "long", "Kafka offset of the record."),
-    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null if it is not a time."),
-    ("key", "binary", "The record's key, original bytes."),
-    ("value", "binary", "The record's value, original bytes."),
-    ("headers", HEADERS, "The record's headers, original bytes."),
+    ("topic", "string", "The record's Kafka topic."),
+    ("partition", "integer", "The record's Kafka partition."),
+    ("offset", "long", "The record's Kafka offset."),
+    ("kafka_timestamp", "timestamp", "The record's Kafka timestamp, UTC; null if it is not a valid time."),
+    ("key", "binary", "The record's key, as the original bytes."),
+    ("value", "binary", "The record's value, as the original bytes."),
+    ("headers", HEADERS, "The record's headers, as the original bytes."),
     ("reasons", REASONS, "Every rule that the record broke, with the column and a message."),
     (
         "status",
         "string",
-        "open, replayed (accepted into silver since), discarded, resent, duplicate, superseded or deletion.",
+        "open, replayed (since accepted into silver), discarded, resent, duplicate, superseded or deletion.",
     ),
-    ("attempts", "integer", "How many times the record was judged."),
+    ("attempts", "integer", "How many times the record has been judged."),
     ("first_seen", "timestamp", "When the record was first refused, UTC."),
     ("last_attempt", "timestamp", "When the record was last judged, UTC."),
-    ("job", "string", "The job that refused it."),
-    ("batch", "long", "The micro-batch that refused it; null for none."),
-    ("code_version", "string", "The version of lakehouse that refused it."),
+    ("job", "string", "The job that refused the record."),
+    ("batch", "long", "The micro-batch that refused the record; null if there was none."),
+    ("code_version", "string", "The version of lakehouse that refused the record."),
     ("unique_id", "string", "The record's id, if its source has unique_by; null if unknown."),
     ("sequence", "long", "The record's sequence; null if unknown, or if its source has no sequence_by."),
     ("ingested_at", "timestamp", "When the record landed, UTC."),
     ("event_time", "timestamp", "The record's event time, UTC; null if unknown."),
-    ("own_time", "timestamp", "The record's own time, UTC; null if it was invalid by itself on landing."),
-    ("admitted", ADMITTED, "When a replay admitted it into silver; null if none did."),
+    ("own_time", "timestamp", "The record's own time, UTC; null if the record was invalid when it landed."),
+    ("admitted", ADMITTED, "When a replay admitted the record into silver; null if none did."),
 )
 
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
@@ -116,7 +116,7 @@ DEAD_LETTERS = TableSpec(
     stats=("stream", "partition", "offset", "first_seen"),
     change_feed=True,
     cluster_by="first_seen",
-    comment="One row per record that a stage refused: the raw record, and every reason.",
+    comment="One row per record that a stage refused: the raw record and every reason.",
 )
 
 
@@ -156,7 +156,7 @@ class Selection:
 
     @property
     def names_skipped(self) -> bool:
-        """Whether the selection names records skipped with --skip, by rule, offset or letter id."""
+        """Whether the selection includes records skipped with --skip, by naming their rule, offset or id."""
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
@@ -193,7 +193,7 @@ def refuse_unnamed(
         there = {row.topic for row in letters.select("topic").distinct().collect()}
         _refuse("topic", topic, {*topics, *there})
     if rule is not None and rule not in rules and rule not in RULES:
-        _refuse("rule of a dead letter", rule, {*RULES, *rules, *count_by_rule(letters)})
+        _refuse("dead-letter rule", rule, {*RULES, *rules, *count_by_rule(letters)})
 
 
 def _refuse(what: str, name: str, known: Collection[str]) -> None:
@@ -214,14 +214,14 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, in the form that the letters of resent records contain."""
+    """Return a record's topic/partition/offset, in the form used in resent records' letters."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
     """Return the values to set on letters (merge target `t`) whose records were sent again.
 
-    `place` is the place of the new record, which is in silver.
+    `place` is the place of the new record in silver.
     """
     said = F.struct(
         F.lit(RESENT).alias("rule"),
@@ -303,7 +303,7 @@ def own_time_by(reasons: Column) -> Column:
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id of a record's letter from a stage."""
+    """Return the id of the letter that a stage writes for a record."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

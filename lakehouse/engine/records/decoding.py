@@ -1,12 +1,12 @@
-"""Columns that `lakehouse.engine.formats` adds to non-JSON records, for validation.
+"""Columns that `lakehouse.engine.formats` adds to non-JSON records before validation.
 
-REFUSED  array of reasons to refuse bytes, whose content is then not judged; null for decoded bytes
+REFUSED  array of reasons for refusing a value that could not be decoded; null if it was decoded
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
-         a different type or no value; this column and those below exist for Avro and Protobuf only
+         a different type or no value; only Avro and Protobuf have this column and those below
 PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
 LACKS    the columns of required fields that the writer's schema lacks, or null if there are none
-AGAINST  array of reasons to refuse fields and `event_time` that JSON does not show; null if there are none
+AGAINST  array of reasons for refusing fields or `event_time` that the JSON does not show; null if none
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAINST = "_against"
 
 
 def typed(name: str) -> Column:
-    """Return a column in TYPED."""
+    """Return a column's decoded value from TYPED, or null if TYPED has none."""
     return F.col(TYPED).getField(name)
 
 
@@ -34,7 +34,7 @@ def reason_against(column: str) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null. JSON may be unable to express the value."""
+    """Return the reason why a decoded field is invalid, or null, even for values that JSON cannot express."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))

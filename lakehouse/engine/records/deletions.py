@@ -19,13 +19,12 @@ zero byte.
 
 A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
 count. Without a sequence, Kafka's timestamps decide which records the deletion deletes
-(`lakehouse.engine.records.identity`). Nothing else in a deletion is validated, neither its other fields nor
-its time.
+(`lakehouse.engine.records.identity`). A deletion's other fields and its time are not validated.
 
 | rule | broken by |
 | --- | --- |
 | key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
-| bad_key | a key in any other form, or one whose id is neither a non-empty string nor a whole number |
+| bad_key | a key in the wrong form, or whose id is neither a non-empty string nor a whole number |
 | missing_id | a marked record without an id |
 | bad_sequence | a sequence that is not a 64-bit whole number |
 """
@@ -52,7 +51,7 @@ from lakehouse.streams.messages import json_path
 DELETION = "deletion"
 """The rule of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Columns added before validation for Avro keys: the id as text, and a reason (or null) to refuse it."""
+"""Columns added before validation for Avro keys: the id as text, and the reason for refusing it, or null."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
@@ -207,7 +206,7 @@ def _without_frame(key: Column) -> Column:
 
 
 def _json_id(text: Column, path: tuple[str, ...]) -> Column:
-    """Return the string or whole number at a path in a JSON text, or null for anything else."""
+    """Return the string or whole number at a path in JSON text, or null for anything else."""
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)

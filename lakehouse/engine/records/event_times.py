@@ -1,9 +1,9 @@
-"""Event times: accepted notations, parsing, and the reasons for refusing a time.
+"""Parse event times, and give the reasons for refusing them.
 
-A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
-such a time, and adding a window or a lateness to it never overflows. Neither older calendars nor local mean
-time apply to it. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and
-the message names the likely unit.
+An accepted time is between the source's earliest event time and the end of the year 9998. Every reader can
+print such a time, and adding a window or an allowed lateness to it never overflows. Older calendars and local
+mean time do not affect it. A time in the wrong unit is off by decades or millennia, so it falls outside this
+range, and the message names the likely unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.streams.contract import Contract, TimeUnit
 from lakehouse.streams.definition import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
-"""Units whose numbers may also be text, because Protobuf's JSON mapping quotes 64-bit integers."""
+"""Units whose numbers may also be strings, because Protobuf's JSON mapping quotes 64-bit integers."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -37,7 +37,7 @@ _NAMES: dict[TimeUnit, str] = {
 _LIKELY_S = (946_684_800, 4_102_444_800)  # the years 2000 and 2100
 _LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 _OFFSET = r"(Z|[+-]\d\d:\d\d)"
-_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, Spark's cast does not
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, but Spark's cast does not
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
@@ -94,7 +94,7 @@ def of_record(source: Source) -> Column:
 
 
 def reason_of(source: Source) -> Column:
-    """Return the reason why a record has no event time, or null."""
+    """Return the reason why a record has no accepted event time, or null."""
     contract, kind = source.contract, F.col(KIND)
     name, forms, bounds = contract.event_time, _forms(contract), _bounds(source)
     of_form = kind.isin("BIGINT", "STRING") | kind.rlike(fields.BEYOND_LONG)
@@ -104,7 +104,8 @@ def reason_of(source: Source) -> Column:
     outside = F.concat(F.lit(f"{name} must be {forms}, {bounds}, not "), value, _hint(contract))
     at_kafka = F.concat(F.lit(", not "), F.unix_millis("_timestamp").cast("string"), F.lit(" ms"))
     of_kafka = F.concat(
-        F.lit(f"without {name} the Kafka record must have a time {bounds}"), F.coalesce(at_kafka, F.lit(""))
+        F.lit(f"without {name}, the Kafka record's timestamp must be {bounds}"),
+        F.coalesce(at_kafka, F.lit("")),
     )
     wrong = with_value(F.concat(F.lit(f"{name} must be {forms}, not "), json_name(kind)), value)
     absent = reason("bad_timestamp", "event_time", of_kafka)
@@ -138,7 +139,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Parse an ISO 8601 time or, for us and ns, digits, or return null for any other text."""
+    """Parse an ISO 8601 time (or digits, for us and ns); return null for any other text."""
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
     if contract.event_time_unit in AS_DIGITS:

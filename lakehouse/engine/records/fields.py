@@ -1,4 +1,4 @@
-"""The types of a contract's fields: proof by the typed parser, lookup in variants, and reasons for refusal.
+"""Read a contract's fields from JSON, and give the reasons for refusing a field.
 
 A field is read in one of two ways. Spark's typed JSON parser is fast but lenient, so its result counts only
 if no other JSON type could have produced it (`is_proven`). All other values are read from the record's
@@ -60,7 +60,7 @@ _JSON_NAMES = {
 _NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
-_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, also from strings
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even from strings
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
@@ -86,15 +86,15 @@ def exact_column(column: str) -> str:
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    The parser cannot be used for fields within objects, because it accepts duplicate names there. A variant
-    refuses them.
+    The parser cannot be used for fields within objects, because it accepts duplicate names there. Variants
+    refuse them.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
 
 
 def variant_at(path: tuple[str, ...]) -> Column:
-    """Return the variant at a path of `_record`, or null if the path does not exist."""
+    """Return the variant at a path in `_record`, or null if the path does not exist."""
     return json_path.within(F.col("_record").getField(path[0]), path[1:])
 
 
@@ -110,7 +110,7 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return a pattern for a literal under a name in a JSON text. The first group is the literal.
+    """Return a pattern for a literal under a name in JSON text. The first group is the literal.
 
     The pattern is anchored, because otherwise a failing search would restart at every character.
     """
@@ -286,7 +286,7 @@ def _is_whole(variant: Column, kind: Column) -> Column:
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason for refusing a value that is present, or null."""
+    """Return the reason for refusing a value that is not missing; null if it is accepted."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

@@ -1,4 +1,4 @@
-"""Kafka records' headers, as columns."""
+"""Kafka record headers as columns."""
 
 from __future__ import annotations
 

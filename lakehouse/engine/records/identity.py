@@ -46,7 +46,7 @@ SENT_AGAIN_AS = "sent again as "
 """The beginning of the message in a resent letter's last reason; the new record's place follows."""
 
 IS_CLOSED = "_is_closed"
-"""Column in a judged record: whether retention excludes it from the comparison."""
+"""A column in judged records: whether retention excludes the record from the comparison."""
 
 PLACE = ("topic", "partition", "offset")
 """A record's key."""

@@ -14,7 +14,7 @@ from lakehouse.engine.records.fields import SPARK_TYPES
 from lakehouse.streams.definition import Rule, Source
 
 _ANALYSES: tuple[Callable[[DataFrame, Column], DataFrame], ...] = (
-    lambda row, condition: row.where(condition),  # refuses aggregates, windows and other types
+    lambda row, condition: row.where(condition),  # refuses aggregates, windows and non-boolean types
     lambda row, condition: row.agg(F.count_if(condition)),  # refuses nondeterministic conditions
     lambda row, condition: row.select(F.exists(F.array(F.lit(1)), lambda _: condition)),  # refuses subqueries
 )

@@ -1,9 +1,9 @@
 r"""Format records' values for messages: cut to 80 characters, and escaped for safe display in a terminal.
 
 Characters that a terminal may interpret or hide are escaped (`lakehouse.common.printable`): controls,
-bidirectional and zero-width marks, separators other than a space, and unassigned code points. They are
-written like `\u{202e}`. In JSON, common characters have JSON's own escapes, such as `\n`. Only messages are
-escaped, never the values in sound records.
+bidirectional and zero-width marks, separators other than a space, and unassigned code points. An escaped
+character looks like `\u{202e}`. In JSON, common characters have JSON's own escapes, such as `\n`. Only
+messages are escaped, never the values themselves.
 """
 
 from __future__ import annotations

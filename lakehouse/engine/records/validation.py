@@ -17,7 +17,7 @@ becomes exactly one clean row or dead letter.
 | not_finite | a number too great for a double |
 | beyond_magnitude | a double beyond +-1e140, because a sum of squares could overflow |
 | beyond_decimal | a number that decimal(38,9) cannot hold exactly or, for a rounded field, at all |
-| bad_timestamp | no time in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
+| bad_timestamp | a time in neither the contract's unit nor ISO 8601, before the earliest, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
 | missing_id, bad_sequence | a record without an id header, or with no whole number in its sequence header |
@@ -27,7 +27,7 @@ becomes exactly one clean row or dead letter.
 Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
 
 For a record without its own time, Kafka's timestamp is the event time. If Kafka's timestamp is not a valid
-time either, or is -1 (Kafka's value for none), the record breaks bad_timestamp.
+time either, or is -1 (Kafka's value for no timestamp), the record breaks bad_timestamp.
 
 If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is also not_json: nesting
 deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract fields,
@@ -64,7 +64,7 @@ Both times are UTC. `at` is later than in all earlier admissions.
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
 """Silver columns with the times when a record was sent, when it landed, and when a replay admitted it."""
 SKIPPED = "skipped"
-"""The rule for records that cannot be judged and that a user has skipped."""
+"""The rule for records that a user has skipped because they cannot be judged."""
 
 # The raw columns are renamed, because a contract may have a column named `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
@@ -116,7 +116,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
     first record, and may be a column of `rows`. `raw` (key, value, headers, kafka_timestamp) is null for
     clean rows. "Now" is the record's own landing time, so judging the record again gives the same result. For
     a source with `unique_by`, every row contains `raw` and the columns with which
-    `lakehouse.engine.records.identity` compares records. Records in other formats than JSON must be decoded
+    `lakehouse.engine.records.identity` compares records. Records in formats other than JSON must be decoded
     first (`lakehouse.engine.formats.decode`).
     """
     if not isinstance(watermark, Column):
@@ -134,7 +134,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
     columns = {
         field.name: kept.get(field.name, nothing.cast(field.dataType)) for field in silver_schema(source)
     }
-    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("skipped by --skip, unread")))
+    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("skipped with --skip, without being read")))
     columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
     if source.id_column is not None:
         ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
@@ -144,7 +144,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
 
 @cache
 def _verdict(source: Source) -> Kept:
-    """Return the function that judges raw records. It adds columns step by step, and selects the result."""
+    """Return the function that judges raw records. It adds columns step by step and selects the result."""
     contract = source.contract
     in_time = (
         _future_reason(source.future_tolerance_s),
@@ -361,7 +361,7 @@ def _future_reason(tolerance_s: int) -> Column:
     message = F.concat(
         F.lit("event time "),
         F.col("event_time").cast("string"),
-        F.lit(f" is more than {tolerance_s} s ahead of its landing at "),
+        F.lit(f" is more than {tolerance_s} s ahead of the record's landing at "),
         F.col("ingested_at").cast("string"),
     )
     return F.when(F.col("event_time") > latest, reason("future", "event_time", message))
@@ -382,5 +382,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a silver table whose own latest time is `front`, or None without a front."""
+    """Return a silver table's watermark, given its latest own time (`front`), or None if it has none."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

@@ -103,9 +103,9 @@ class StreamLoop:
         return any(map(troubles.will_be_tried, names))
 
     def export(self, stop: Stop, *, tries_again: bool) -> None:
-        """Run the held-back exports until nothing is left to send or a stop is requested.
+        """Run the stream's exports until nothing is left to send or a stop is requested.
 
-        With `tries_again`, failed exports are retried, too.
+        With `tries_again`, failed exports are retried as well.
         """
         exports = [slot for slot in self._slots if slot.maker.layer == "export"]
         troubles = self._common.troubles
@@ -189,8 +189,8 @@ class StreamLoop:
             blamed = self._blamed(slot, batch)
             skip = "" if blamed is None else f", or skip {blamed.records}: {blamed.way_out}"
             error = HeapError(
-                f"{slot.name} failed in {where}. The micro-batch cannot be smaller; give Spark more "
-                f"memory{skip}"
+                f"{slot.name} failed in {where}. The micro-batch cannot be made smaller; give Spark "
+                f"more memory{skip}"
             )
             error.__cause__ = cause
             self._failed(slot, error, batch)
@@ -222,7 +222,7 @@ class StreamLoop:
             try:
                 found = slot.step.blamed(batch)
             except Exception:
-                log.debug("the records at which %s fails could not be found", slot.name, exc_info=True)
+                log.debug("the records that make %s fail could not be found", slot.name, exc_info=True)
                 return None
             slot.blamed = None if has_ended(self._lake.spark) else found
         return slot.blamed
@@ -241,7 +241,7 @@ class StreamLoop:
         return self._slots[self._slots.index(slot) + 1 :]
 
     def _may_wait(self, slot: _Slot, step: Step) -> bool:
-        """Return whether a gold table's unread rows may stay in silver a little longer."""
+        """Return whether a gold table's unread rows may wait in silver a little longer."""
         if not step.merge_every_s or slot.merged_at is None:
             return False
         slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
@@ -273,7 +273,7 @@ class StreamLoop:
         return self._due_until
 
     def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
-        """Name this thread's next Spark jobs `stream/layer/micro-batch` in the Spark UI."""
+        """Name this thread's next Spark jobs `stream/step/micro-batch` in the Spark UI."""
         group = f"{self.name}/{slot.name}/{batch.number}"
         self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
 
@@ -313,9 +313,10 @@ def _let_go(held: ExitStack) -> None:
 class _Slot:
     """A step's place in the loop; the step is None before its first use and after a failure.
 
-    `waits`: the step leaves rows in silver on purpose (`merge_every_s`). `merged_at` is the time of the last
-    merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings. `too_large`
-    is the size that filled the heap. `blamed` are the records that make the step fail, or None if unknown.
+    `waits` is true if the step deliberately leaves rows in silver (`merge_every_s`). `merged_at` is the time
+    of the last merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings.
+    `too_large` is the size that filled the heap. `blamed` names the records that make the step fail, or is
+    None if they are unknown.
     """
 
     maker: StepMaker

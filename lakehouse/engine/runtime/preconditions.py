@@ -18,10 +18,8 @@ _FEW_WAITING = 200_000  # the total number of records in all topics
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
     """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
 
-    Raises SettingsError for a table that does not fit a store.
-
-    Returns the missing permissions that the broker reported. Steps that need a missing permission report it;
-    other steps continue.
+    Raises SettingsError for a table that does not fit a store. Returns the missing permissions that the
+    broker reported. Steps that need a missing permission report it; other steps continue.
     """
     for stream in streams:
         registry.require_fit(stream)

@@ -22,7 +22,7 @@ from lakehouse.streams.definition import Stream
 
 log = logging.getLogger(__name__)
 WINDOW = timedelta(hours=1)
-"""The time span of judged records that a live run compares with the limit."""
+"""The period over which a live run compares the share of refused records with the limit."""
 AGAIN = timedelta(hours=1)
 _STEADY = timedelta(minutes=10)
 _MINUTE = timedelta(minutes=1)
@@ -39,7 +39,7 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """The judged and refused records of one table; `minutes` contains the counts for a live run's last hour.
+    """One table's judged and refused records; `minutes` contains the counts for a live run's last hour.
 
     `told` contains the time of the last report, and whether the report said that the limit was exceeded.
     `told` is None before the first report.

@@ -30,11 +30,11 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""The number of concurrent streams in a live run. Half of each round goes into planning and Delta's log."""
+"""The limit on concurrent streams in a live run. Half of each round goes into planning and Delta's log."""
 
 
 class Upkeep(Protocol):
-    """The maintenance of the tables during a live run."""
+    """Table maintenance during a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
         """Return a context in which maintenance runs; `is_quiet` returns whether no rows are waiting."""

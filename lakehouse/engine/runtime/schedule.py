@@ -1,4 +1,4 @@
-"""Schedule streams by their last round: the longest-waiting stream is next, and several run concurrently.
+"""Schedule the streams' rounds: the longest-waiting stream is next, and several streams run concurrently.
 
 A stream's unread rows arrived after its last round began, so the stream whose last round began earliest can
 have the oldest unread record.
@@ -18,7 +18,7 @@ from lakehouse.engine.runtime.loop import StreamLoop
 from lakehouse.engine.runtime.signals import Stop
 
 Alone = Callable[[], AbstractContextManager[None]]
-"""Returns a context in which no micro-batch runs."""
+"""A function that returns a context in which no micro-batch runs."""
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
@@ -82,7 +82,7 @@ class Schedule:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no stream is in a round, and prevent new rounds during the block."""
+        """Wait until no stream is running a round, and prevent new rounds during the block."""
         with self._turn:
             self._claims += 1
             self._turn.wait_for(lambda: not any(entry.is_busy for entry in self._entries))
@@ -94,7 +94,7 @@ class Schedule:
                 self._turn.notify_all()
 
     def is_quiet(self) -> bool:
-        """Return whether no stream is in a round or has written anything within the last second."""
+        """Return whether no stream is running a round or has written anything within the last second."""
         is_busy = any(entry.is_busy for entry in self._entries)
         return not is_busy and time.monotonic() - self._active_at > _QUIET_S
 
@@ -110,7 +110,7 @@ class Schedule:
             self._fail(failure)
 
     def _next(self) -> _Entry | None:
-        """Wait for the next stream to run, and return it, or return None if the run ends."""
+        """Wait until a stream is due and return it, or return None when the run ends."""
         with self._turn:
             while not self._is_over:
                 now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Stopping a run, by a signal or from another thread."""
+"""Requests to stop a run, made by a signal or by another thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakehouse.storage.spark import internals
 class Stop:
     """A request to stop after the current micro-batch, made by a signal or another thread.
 
-    If `also` is given, a request made to it counts here, too.
+    If `also` is given, a request made to it counts here as well.
     """
 
     event: threading.Event = field(default_factory=threading.Event)
@@ -52,7 +52,7 @@ def stopping_here() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM or Ctrl-C, in this process or its JVM, into a request to stop after the micro-batch."""
+    """Turn SIGTERM or Ctrl-C, in this process or its JVM, into a request to stop."""
     # Under spark-submit, the JVM receives the signals.
     with stopping_here() as stop, internals.on_signals(spark, ("TERM", "INT"), stop.request):
         yield stop

@@ -1,16 +1,16 @@
-"""Standby: of several live runs with the same layers and streams, one is active and the others stand by.
+"""Standby: among live runs of the same layers and streams, one is active and the others stand by.
 
-Each run announces itself in the lake, with an empty file that it renews twice a second (`Terms`):
+Each run announces itself with an empty file in the lake, which it renews twice a second (`Terms`):
 
     <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
 
-    standby    waits while another run is active, or has been on standby for longer
-    active     works until the user stops it or it finds another active run. Of two active runs, one that did
-               not renew its term in time stops; if both renewed it, the one that started later stops
+    standby    waits while another run is active or has been on standby for longer
+    active     works until the user stops it or it must yield to another active run. A run that failed to
+               renew its term in time yields; if both renewed theirs, the run that started later yields
 
-Standby only saves work; correctness does not depend on it. Two runs may be active at the same time for a
-moment, if a process was suspended or a file system shows new files late. In this case, as with any two
-concurrent runs, only one of their commits for a micro-batch succeeds, and Kafka fences the older producer.
+Standby only saves work; correctness does not depend on it. Two runs may briefly be active at the same time if
+a process was suspended or a file system shows new files late. As with any two concurrent runs, only one of
+their commits for a micro-batch then succeeds, and Kafka fences the older producer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
         while (turn := run.await_turn(stop)) is not None:
             try:
                 doing.work(turn)
-            except LakehouseError:  # after a takeover, positions have moved and work fails
+            except LakehouseError:  # after a takeover, positions have moved and work may fail
                 if not turn.event.is_set():
                     raise
             if not turn.event.is_set() or stop.requested:
@@ -70,7 +70,7 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
 
 
 class _Run:
-    """A run. Its thread renews its term, and ends its turn once another run of the same scope takes over."""
+    """A run. Its thread renews its term, and ends its turn if another run with the same scope takes over."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")

@@ -20,7 +20,7 @@ class _Patient(RotatingFileHandler):
     """A handler that ignores write errors, such as a full disk, because events are also in ops.events."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
-        """Do nothing; by default, logging prints its own traceback."""
+        """Do nothing; by default, logging would print its own traceback."""
 
 
 def log_file(home: Path) -> Path:
@@ -30,7 +30,7 @@ def log_file(home: Path) -> Path:
 
 @contextmanager
 def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
-    """Write the project's log messages in the block to the home's log file; with `verbose`, also to stderr.
+    """During the block, write the project's log to the home's log file and, with `verbose`, to stderr.
 
     Yields the log's path. The file rolls over at 5 MB, and three older files are kept. Times are local.
     """

@@ -25,7 +25,7 @@ def check_trigger(trigger: str) -> None:
 
 
 def interval_ms(trigger: str) -> int | None:
-    """Return an interval in milliseconds, or None for any other text. Unlike Spark, accept fractions."""
+    """Return an interval in milliseconds, or None for any other string. Unlike Spark, accept fractions."""
     found = _INTERVAL.fullmatch(trigger)
     unit_ms = _UNITS_MS.get(found[2]) if found else None
     return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)

@@ -2,7 +2,7 @@
 
 A step, its periodic work, or a stream's gate can fail, and each has a name. A live run retries the failed
 part after a pause that doubles with each consecutive failure. A catch-up retries it three times and then
-leaves it to the next run. Each failure and recovery is also recorded as an event. The first failure's event
+leaves it for the next run. Each failure and recovery is also recorded as an event. The first failure's event
 contains the traceback, and the log contains it in full.
 """
 
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds to wait for the next attempt after this many consecutive failures."""
+    """Return the seconds to wait before the next attempt after this many consecutive failures."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a step, of its periodic work or of a gate, with its name and micro-batch."""
+    """A failed step, periodic work or gate: its name, stream, cause and micro-batch."""
 
     name: str
     stream: str
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """A current failure: its stream, error, number of consecutive failures, and next attempt's time."""
+    """A current failure: its stream, error, number of consecutive failures, and time of the next attempt."""
 
     stream: str
     error: LakehouseError
@@ -90,7 +90,7 @@ class Troubles:
             failures = self._failures(name) + 1
             if self._retries is not None and failures > self._retries:
                 due = None
-                again = f"has failed {failures} times and is left to the next run"
+                again = f"has failed {failures} times and is left for the next run"
             else:
                 pause = pause_s(failures)
                 due = time.monotonic() + pause
@@ -109,7 +109,7 @@ class Troubles:
         with self._lock:
             self._note(failure, None)
             self._tell(
-                failure, f"{failure.name} failed and is left to the next run: {what_of(failure.cause)}"
+                failure, f"{failure.name} failed and is left for the next run: {what_of(failure.cause)}"
             )
 
     def tell(self, failure: Failure, message: str) -> None:
@@ -162,7 +162,7 @@ class Troubles:
         name, cause = failure.name, failure.cause
         count = self._failures(name)
         details: dict[str, Any] = {"name": name, "error": type(cause).__name__, "failures": count}
-        if is_new or count == 1:  # only for a first failure, because later tracebacks are the same
+        if is_new or count == 1:  # only for a first failure, because later tracebacks would be the same
             trace = trace_of(failure)
             details |= {"where": failure.where, "traceback": trace[:_MOST_CHARACTERS]}
             log.error("%s", trace)

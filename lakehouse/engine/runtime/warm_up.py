@@ -25,7 +25,7 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 
 DIRECTORY = "_lakehouse_warm_up"
-_ROWS = (1_000, SOME_ROWS // 4)  # executed differently: as few rows, and as some
+_ROWS = (1_000, SOME_ROWS // 4)  # executed differently: as Amount.FEW and as Amount.SOME
 _ROUNDS = 3
 _LEFT_S = 3_600
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
     """Build silver and gold from bronze rows several times, in a temporary directory in the lake.
 
-    Nothing else is read, written or sent. A failure is only logged, because its cause would make the run
-    itself fail, too.
+    Nothing else is read, written or sent. A failure is only logged, because its cause would also make the run
+    itself fail.
     """
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"

@@ -5,10 +5,10 @@
             pending         firing  resolved           (for_s = two ticks)
 
 Each alert belongs to a rule and has a set of labels. It becomes pending when its condition first holds, and
-fires once the condition has held for `for_s` without interruption. A firing alert resolves when the condition
-no longer holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's id is
-derived from its rule, its labels and the time when the condition became true. The state stores this time, so
-ids survive a restart.
+fires once the condition has held for `for_s` seconds without interruption. A firing alert resolves when the
+condition no longer holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's
+id is derived from its rule, its labels and the time when the condition became true. The state stores this
+time, so ids survive a restart.
 
 At most MOST_FIRING alerts per rule fire individually. Thousands of services over a threshold therefore do not
 cause thousands of messages. Further alerts remain pending until a firing alert resolves. One additional
@@ -29,7 +29,7 @@ from lakehouse.operations.alerts.rules import Rule
 MOST_FIRING = 100
 
 Labels = tuple[tuple[str, str], ...]
-"""Pairs of label name and value, sorted by name."""
+"""(name, value) pairs, sorted by name."""
 
 Key = tuple[str, Labels]
 """An alert's identity: its rule's name and its labels."""
@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels. `is_so` says whether the condition holds (None: unknown)."""
+    """A rule's result for one set of labels. `is_so` says whether the condition holds (None if unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -70,7 +70,7 @@ class Alert:
 
     @property
     def id(self) -> str:
-        """The id shared by the firing and resolved notifications. It changes when the alert fires again."""
+        """The id shared by the firing and resolved notifications. An alert that fires again gets a new id."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -89,7 +89,7 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """A unique id. It does not change if the notification is sent again."""
+        """A unique id that stays the same if the notification is resent."""
         return f"{self.alert.id}-{self.status.value}"
 
 

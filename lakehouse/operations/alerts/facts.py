@@ -1,4 +1,4 @@
-"""The facts that rules are evaluated on, and the evaluation of each rule. No I/O.
+"""The facts that rules are evaluated against, and each rule's evaluation. No I/O.
 
 None means that a value is unknown. Values that are known not to exist are omitted.
 """
@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """A statistic's value for a service in a past minute. The minute began at `start` (UTC)."""
+    """The value of a statistic for one service and minute. The minute began at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """The number of a stream's records that landed in a period, and the number of new dead letters."""
+    """The numbers of a stream's landed records and new dead letters in a period."""
 
     records: int
     letters: int
@@ -52,7 +52,7 @@ class LandedCounts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The data that rules are evaluated on, at one point in time.
+    """The data that rules are evaluated against, at one point in time.
 
     `windows` contains the newest windows for each metric rule, keyed by rule name. `landed` contains the
     counts per stream for each dead letter rule, keyed by rule name. `audits` contains the latest audits,
@@ -72,7 +72,7 @@ def step(
     now: datetime,
     warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state at `now` and the notifications. `warn` is called for each rule that fails."""
+    """Return the state at `now` and the notifications. `warn` is called for each rule that raises."""
 
     def known(rule: Rule) -> list[Judged] | None:
         try:
@@ -157,7 +157,7 @@ def _of_lag(rule: LagRule, state: StreamState) -> Judged:
     value = sum(values) if rule.records is not None else max(values)
     limit = rule.records if rule.records is not None else rule.seconds
     is_over = value > (limit or 0)
-    if len(values) < len(found) and not is_over:  # the unknown part may exceed the limit
+    if len(values) < len(found) and not is_over:  # the unknown lags may exceed the limit
         return _judged(labels, None, "the lag is only partly known")
     what = (
         f"{value:,.0f} records wait"
@@ -213,7 +213,7 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
-    """Return the last windows for each service with a recent window (`stale_s`), oldest first."""
+    """Return each service's last windows, oldest first, unless it has no recent window (`stale_s`)."""
     by_service, found = defaultdict[str, list[Window]](list), {}
     for one in sorted(windows, key=lambda one: one.start):
         by_service[one.service].append(one)
@@ -248,5 +248,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long text and a hash, so that different texts remain different."""
+    """Return the beginning of a long string and a hash, so that different strings remain different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

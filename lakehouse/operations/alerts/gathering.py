@@ -1,4 +1,4 @@
-"""Read the facts for rules from the lake, without a JVM.
+"""Read the facts that rules need from the lake. No JVM is started.
 
 Unreadable data is omitted with a warning. If a rule needs this data, its alerts neither fire nor resolve.
 """
@@ -36,8 +36,8 @@ _Found = TypeVar("_Found")
 class Audits:
     """Each stream's latest audit.
 
-    The first call reads all of ops.events. Later calls read only rows that are newer than one hour before the
-    previous call.
+    The first call reads all of ops.events. Later calls read only rows from one hour before the previous call
+    onward.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the latest audits at `now` (UTC), keyed by stream. Raises TableError if this fails."""
+        """Return the latest audits at `now` (UTC), by stream. Raises TableError if they cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -101,7 +101,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the closed windows that a rule needs for its metric."""
+    """Return the closed windows that a metric rule needs."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

@@ -1,8 +1,8 @@
-"""Post notifications to a webhook (`lakehouse.common.web`), with Basic authentication and signatures.
+"""Post notifications to a webhook, with optional Basic authentication and signatures.
 
 Signatures follow Standard Webhooks (https://www.standardwebhooks.com). A signature is the base64 HMAC-SHA256
-of `<webhook-id>.<webhook-timestamp>.<body>`. The header webhook-signature contains it as `v1,…`, once per
-secret. While two secrets are set, receivers can switch from the old secret to the new secret at any time.
+of `<webhook-id>.<webhook-timestamp>.<body>`. The header webhook-signature contains one signature per secret,
+each as `v1,…`. While two secrets are set, receivers can switch from the old to the new secret at any time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ NONE = SecretStr("")
 class Posting:
     """Connection options for all webhooks. The values are reread for every notification.
 
-    `secret` contains the signing secrets, separated by whitespace. `ca` contains PEM certificate authorities
-    to trust instead of the system's authorities. `proxy` is a proxy's URL. If it is empty, https_proxy,
-    http_proxy and no_proxy apply.
+    `secret` contains the signing secrets, separated by whitespace. `ca` contains the PEM certificates of the
+    authorities to trust instead of the system's. `proxy` is the proxy's URL. If it is empty, the environment
+    variables https_proxy, http_proxy and no_proxy apply.
     """
 
     secret: SecretStr = NONE
@@ -45,7 +45,7 @@ class Posting:
         return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
 
     def signed(self, body: bytes, event_id: str) -> dict[str, str]:
-        """Return the signature headers for a body, or no headers without a secret."""
+        """Return the signature headers for a body, or no headers if no secret is set."""
         secrets = self.secret.get_secret_value().split()
         if not secrets:
             return {}
@@ -57,11 +57,11 @@ class Posting:
         try:
             return web.trusted(self.ca.get_secret_value())
         except ValueError as error:
-            raise SettingsError(f"alerts.webhook_ca has no PEM certificates: {error}") from None
+            raise SettingsError(f"alerts.webhook_ca contains no valid PEM certificates: {error}") from None
 
 
 PLAIN = Posting()
-"""Options without signatures, with the system's certificate authorities and proxy."""
+"""Options for unsigned notifications, with the system's certificate authorities and proxy."""
 
 
 def posting(settings: Settings) -> Posting:
@@ -74,7 +74,7 @@ def posting(settings: Settings) -> Posting:
 
 
 class Receiver:
-    """A webhook's URL. Its credentials are sent only in a header, and are never logged."""
+    """A webhook at a URL. The URL's credentials are sent only in a header, and are never logged."""
 
     def __init__(self, url: str, how: Posting) -> None:
         self.url, self._credentials = web.split_credentials(url)
@@ -82,7 +82,7 @@ class Receiver:
         self._how = how
 
     def post(self, body: bytes, event_id: str) -> None:
-        """Deliver a notification. Raises AwayError unless the status is 2xx. The response is not read."""
+        """Deliver a notification. Raises AwayError unless the status is 2xx. The body is not read."""
         headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
         try:
             headers |= self._credentials | self._how.signed(body, event_id)

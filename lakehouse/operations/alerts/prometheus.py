@@ -1,14 +1,14 @@
 """Export the alerting rules as a Prometheus rules file, based on the metrics that telemetry exposes.
 
 The file also contains burn-rate alerts for the objective "in gold within X seconds". Each alert combines a
-long and a short window, so it starts and ends quickly. Several processes may expose the same lag, but the
-expressions count each value once. `lakehouse alert --telemetry-port` exposes the values of metric rules as
+long and a short window, so it fires and resolves quickly. If several processes expose the same lag, the
+expressions count it only once. `lakehouse alert --telemetry-port` exposes the values of metric rules as
 OpenMetrics:
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
 For an upper threshold, the value is the minimum over the rule's last windows. For a lower threshold, it is
-the maximum. Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
+the maximum. Prometheus only has to compare it with the threshold. Unknown and stale values are not exposed.
 """
 
 from __future__ import annotations
@@ -175,12 +175,12 @@ def _duration(seconds: float) -> str:
     return f"{round(1000 * seconds)}ms"
 
 
-_HELP = "Minimum (for an upper threshold) or maximum (lower) of a rule's last windows, in the metric's unit."
+_HELP = "The metric's minimum over a rule's windows, or its maximum for a lower threshold, in its own unit."
 _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """A collector for the values of metric rules in the latest facts. Without facts, it has no samples."""
+    """A collector of metric rules' values in the latest facts. Without facts, it yields no samples."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]

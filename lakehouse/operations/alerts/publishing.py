@@ -6,8 +6,8 @@ killed, the state matches the sent notifications, and the next process continues
 id is derived from the topic's name, so a second process fences the first.
 
 Another record in the state topic, the beat, contains the time of the last evaluation. It is sent every 20 s,
-so readers can distinguish a healthy pipeline from an unwatched pipeline. Foreign records in the state topic
-are skipped with a warning.
+so readers can tell a healthy pipeline from an unwatched one. Foreign records in the state topic are skipped
+with a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATIENCE_S = 20.0
 _BEAT, _BEAT_EVERY = b"evaluated", timedelta(seconds=20)
 _SILENT = timedelta(seconds=90)
 """A beat is stale when it is older than this time plus twice the evaluation interval."""
-_NAMED = 3  # foreign records listed in a warning
+_NAMED = 3  # the most foreign records that a warning lists
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Beat:
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Return whether the beat is so recent that a process is probably evaluating the rules."""
+        """Return whether the beat is recent enough that the rules are probably still being evaluated."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 
@@ -55,7 +55,7 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """The publisher of notifications and the alerts' state. `warn` is called about foreign records.
+    """A publisher of notifications and alert state. `warn` is called for foreign records.
 
     The methods raise ServiceError if the broker fails or refuses a request, and FencedError if another
     process has taken over.
@@ -86,8 +86,8 @@ class Publisher:
     ) -> None:
         """Commit the state changes and the notifications in one transaction.
 
-        The transaction includes the `beat`. Without changes and notifications, the beat is sent only if the
-        last beat is at least 20 s old.
+        The transaction also contains the `beat`, if given. Without changes and notifications, the beat is
+        sent only if the last beat is at least 20 s old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
         is_due = beat is not None and (self._beat is None or beat.at - self._beat.at >= _BEAT_EVERY)
@@ -140,7 +140,7 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the pending and firing alerts in the state topic, and call `warn` about foreign records."""
+    """Return the pending and firing alerts in the state topic. `warn` is called for foreign records."""
     return read_whole_state(access, topic, warn)[0]
 
 

@@ -1,7 +1,7 @@
-"""Alerting rules, read from the `alerts` section in the settings.
+"""Alerting rules, read from the `alerts` section of the settings.
 
 A rule describes a problem with a stream or with a service's metric. All rules are validated. Error messages
-name unknown keys and kinds, and list the known keys and kinds.
+name unknown keys and kinds, and list the known ones.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class _OfStream(_Rule):
 
 
 class MetricRule(_Rule):
-    """A statistic in gold.metrics_1m was above or below a threshold in each of the last `windows` minutes.
+    """Fires when a metric was above or below a threshold in each of the last `windows` minutes.
 
-    If `service` is None, the rule is evaluated for each service with the metric. A series is not evaluated if
-    its newest window ended more than `stale_s` seconds ago.
+    The metric's statistic is read from gold.metrics_1m. If `service` is None, the rule is evaluated for each
+    service that has the metric. A series is not evaluated if its newest window ended more than `stale_s`
+    seconds ago.
     """
 
     kind: Literal["metric"]
@@ -76,7 +77,7 @@ class MetricRule(_Rule):
 
 
 class LagRule(_OfStream):
-    """A layer's lag exceeds a number of records or seconds."""
+    """Fires when a layer's lag exceeds a number of records or seconds."""
 
     kind: Literal["lag"]
     layer: LayerName
@@ -89,14 +90,17 @@ class LagRule(_OfStream):
 
 
 class FreshnessRule(_OfStream):
-    """The stream's newest event is older than `seconds`."""
+    """Fires when the stream's newest event is older than `seconds`."""
 
     kind: Literal["freshness"]
     seconds: _Seconds
 
 
 class DeadLetterRule(_OfStream):
-    """The share of landed records that became dead letters in the last `within_s` seconds exceeds `over`."""
+    """Fires when more than a share (`over`) of recently landed records became dead letters.
+
+    Only the last `within_s` seconds count.
+    """
 
     kind: Literal["dead_letter_rate"]
     over: float = Field(ge=0, lt=1)
@@ -104,26 +108,26 @@ class DeadLetterRule(_OfStream):
 
 
 class GateRule(_OfStream):
-    """The stream's gate is closed."""
+    """Fires when the stream's gate is closed."""
 
     kind: Literal["gate_closed"]
 
 
 class AuditFailedRule(_OfStream):
-    """The stream's latest audit was not clean."""
+    """Fires when the stream's latest audit was not clean."""
 
     kind: Literal["audit_failed"]
 
 
 class AuditOldRule(_OfStream):
-    """The stream's latest audit is older than `seconds`, or the stream has never been audited."""
+    """Fires when the stream's latest audit is older than `seconds`, or when there has been none."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
 
 
 class HealthRule(_OfStream):
-    """The stream's health is one of the values in `words`."""
+    """Fires when the stream's health is one of `words`."""
 
     kind: Literal["health"]
     words: tuple[Word, ...] = Field(min_length=1)
@@ -137,7 +141,7 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """The objective: for a share of the time (`objective`), records reach gold within `within_s` seconds."""
+    """The objective: records reach gold within `within_s` seconds for a share of the time (`objective`)."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)
@@ -162,7 +166,7 @@ def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
     """Return the rules and the objective from the settings, with defaults for unset values.
 
     Raises SettingsError for invalid fields and for a rule whose stream is not in `streams`. The message lists
-    every invalid field, or names the first such rule.
+    all invalid fields, or names the first rule with an unknown stream.
     """
     given = {"rules": alerts.rules, "in_gold": alerts.in_gold}
     raw = tomllib.loads(DEFAULT_RULES.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The firing alerts and the latest notifications, as other processes read them from the broker."""
+"""Read the firing alerts and the latest notifications from the broker, for use in other processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakehouse.storage.spark.query_errors import what_of
 class Standing:
     """The firing alerts, oldest first, and the latest notifications, newest first.
 
-    `beat` contains the time of the last evaluation, or None if there was no evaluation.
+    `beat` contains the time of the last evaluation. It is None if the rules have never been evaluated.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -56,7 +56,7 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
         is_there = state_topic(topic) in topics
         state, beat = read_whole_state(access, topic) if is_there else ({}, None)
     except Exception as error:  # the client raises many kinds of errors; callers show the reason
-        raise ServiceError(f"alerts of topic {topic} could not be read: {what_of(error)}") from error
+        raise ServiceError(f"alerts in topic {topic} could not be read: {what_of(error)}") from error
     firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
     return Standing(tuple(firing), tuple(told), beat)
 
@@ -71,7 +71,7 @@ def _last(consumer: Consumer, topic: str, most: int) -> Sequence[Mapping[str, An
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)
-    # Read twice as many offsets, because each transaction's marker takes up one offset.
+    # Read twice as many offsets, because each transaction marker takes up one offset.
     begins = {one: max(first[one], ends[one] - 2 * most) for one in partitions}
     found = [message_in(record.value) for record in records_up_to(consumer, begins, ends)]
     told = [one for one in found if one is not None]

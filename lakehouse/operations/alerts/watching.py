@@ -21,7 +21,7 @@ from lakehouse.streams.definition import Stream
 
 
 class Watcher:
-    """An evaluator for the rules. After a broker outage, it continues from the state in the state topic.
+    """An evaluator of alerting rules. After a broker outage, it continues from the state in the state topic.
 
     `warn` is called once for each new problem.
     """
@@ -60,9 +60,10 @@ class Watcher:
         self._state = self._publisher.start()
 
     def look(self, now: datetime) -> list[Notification]:
-        """Evaluate all rules, and return the sent notifications. Raises ServiceError like `start`.
+        """Evaluate all rules, and return the notifications that were sent.
 
-        After an error, the next call rereads the state, because the transaction may have been committed.
+        Raises ServiceError if the broker does not answer. After an error, the next call rereads the state,
+        because the transaction may have been committed.
         """
         try:
             told = self._look(now)
@@ -121,7 +122,7 @@ class Watcher:
 
 
 def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
-    """Return whether alerts are evaluated, sent and delivered, with the problems if they are not."""
+    """Return whether alerts are being evaluated, sent and delivered, and the problems if they are not."""
     reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
     return Readiness(not reasons, reasons)
 
@@ -133,7 +134,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Evaluate rules until `pause` returns true. A lasting failure, such as an outage, is reported once.
+    """Evaluate rules until `pause` returns true. A lasting failure, such as an outage, is reported only once.
 
     Raises FencedError if another process has taken over.
     """

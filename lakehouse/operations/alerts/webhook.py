@@ -1,8 +1,8 @@
 """Deliver notifications to a webhook at least once and in order, from a background thread.
 
 The thread reads the alert topic in a separate consumer group, and commits an offset once the webhook has
-responded with a 2xx status. Until then, it retries with back-off. A webhook that is unavailable for a while
-therefore misses no notification, and delays nothing else. A retried notification keeps its event id, in the
+responded with a 2xx status. Until then, it retries with back-off. A webhook that is temporarily unavailable
+therefore misses no notifications and delays nothing else. A retried notification keeps its event id, in the
 body and in the header `Idempotency-Key`. A new webhook receives only notifications sent after its first
 start. Foreign records in the topic are skipped with a warning.
 """
@@ -69,7 +69,7 @@ class Webhook:
         """The reason why notifications are not being delivered, or None if delivery works."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
-            return f"{self._name} is no longer served: its thread has ended"
+            return f"{self._name} no longer receives notifications: its thread has ended"
         return self._trouble
 
     def start(self) -> None:
@@ -81,7 +81,10 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Deliver pending notifications, and stop. The next start delivers any undelivered notifications."""
+        """Deliver pending notifications for up to `patience_s` seconds, then stop.
+
+        Any that remain are delivered after the next start.
+        """
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -90,7 +93,7 @@ class Webhook:
             self._access,
             group_id=self.group,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # if retention has deleted the next offset
+            auto_offset_reset="earliest",  # used if retention has deleted the next record
             isolation_level="read_committed",
         )
         try:
@@ -151,12 +154,12 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Skip foreign records; warn once per uninterrupted run of them."""
+        """Deliver a record's notification. A series of foreign records is skipped with a single warning."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])
         elif not self._is_skipping:
-            place = f"offset {record.offset:,} of partition {record.partition} of topic {self._topic}"
+            place = f"offset {record.offset:,} in partition {record.partition} of topic {self._topic}"
             self._warn(f"{self._name} skips {place}, which is not a notification")
         self._is_skipping = message is None
 

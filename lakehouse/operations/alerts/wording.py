@@ -32,9 +32,9 @@ _ALERT = TypeAdapter(tuple[str, Labels, AwareDatetime, bool, str, str])
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification as JSON, with UTC times in ISO 8601 format. `event_id` identifies duplicates.
+    """Return a notification as a JSON-serializable dictionary, with UTC times in ISO 8601 format.
 
-    Infinite and NaN values become null.
+    `event_id` identifies duplicates. Infinite and NaN values become None.
     """
     return {
         "event_id": one.id,

@@ -49,7 +49,7 @@ def audit(
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
 ) -> Report:
-    """Run all checks for the streams and return the report. A check that finds differences is repeated.
+    """Run all checks for the streams and return the report. A check that finds differences is repeated once.
 
     Tables that do not exist yet are skipped. A refused table, such as a damaged table, counts as a
     difference, and its stream's later checks may be skipped. If all tables are small, two streams are checked
@@ -60,7 +60,7 @@ def audit(
 
     def checks(stream: Stream) -> list[Check]:
         found = []
-        own = replace(lake, spark=lake.spark.newSession())  # with separate execution settings
+        own = replace(lake, spark=lake.spark.newSession())  # has its own execution settings
         with executing_for(own.spark, amounts[stream.name]), suppress(TableError):  # reported by `files`
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
@@ -73,7 +73,7 @@ def audit(
 
 
 def _amount(lake: Lake, stream: Stream) -> Amount:
-    """Return how many rows the stream's largest table has."""
+    """Return the execution mode that suits the stream's largest table."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
     try:

@@ -1,4 +1,4 @@
-"""Check `files`: every data file in a table's log exists and has the recorded size."""
+"""Check `files`: every data file named in a table's log exists and has the recorded size."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def _what(size: int, there: int | None) -> str | None:
     if there == _MISSING:
         return "is in the table's log, but missing"
     if there not in (size, None):
-        return f"has {there:,} bytes, not {size:,} as in the table's log: truncated, as after a power failure"
+        return f"has {there:,} bytes, but {size:,} in the table's log: a power failure may have truncated it"
     return None

@@ -129,14 +129,14 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
             notes.append(f"{where}: {compacted:,} rows have records that compaction has removed from Kafka")
         if empty:
             notes.append(
-                f"{where}: {empty:,} offsets of [{first}, {end}) have no record: transaction markers, "
+                f"{where}: {empty:,} offsets in [{first}, {end}) have no record: transaction markers, "
                 "aborted or compacted records"
             )
     return notes
 
 
 def _losses(lake: Lake, topic: str) -> list[Row]:
-    """Return the topic's rows in ops.data_losses, by partition and offset."""
+    """Return the topic's rows in ops.data_losses, ordered by partition and offset."""
     lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     return lost.orderBy("partition", "first_offset").collect()
 

@@ -1,10 +1,10 @@
 """Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
-record is also in silver. A resent letter's record is not in silver, but the record that replaced it is in
-silver. For the comparison, bronze is revalidated. Silver rows are compared in every column, and dead letters
-by status. Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has
-deleted from bronze are skipped.
+record is also in silver. A resent letter's record is not in silver, but the record that replaced it is. For
+the comparison, bronze is revalidated. Silver rows are compared in every column, and dead letters by status.
+Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has deleted
+from bronze are skipped.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
 
 
 def _other_ids(lake: Lake, source: Source) -> list[str]:
-    """Return a note if silver was written with different id settings, or an empty list otherwise."""
+    """Return a note if silver was built with different id settings, or an empty list otherwise."""
     made = spec(source)
-    told = f"{made.qualified_name} was made with different id settings: run `lakehouse rebuild silver`"
+    told = f"{made.qualified_name} was built with different id settings: run `lakehouse rebuild silver`"
     return [told] if lake.is_made_otherwise(made) else []
 
 

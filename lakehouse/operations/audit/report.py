@@ -1,4 +1,4 @@
-"""The audit's report: one check per comparison, with the differing keys."""
+"""The audit's report: one check per comparison, with the keys that differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference: the row's key, and a description of the error."""
+    """A difference: the row's key, and a description of what is wrong."""
 
     key: dict[str, Any]
     what: str
@@ -78,7 +78,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check. Each frame contains one row per difference: `what` and the key columns."""
+        """Return the check. Each frame contains one row per difference, with `what` and the key columns."""
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 

@@ -1,8 +1,8 @@
 """Check that each store contains exactly the gold rows that the export has sent.
 
-Each sink implements its own comparison (`SinkKind.audit`), because stores keep different rows for different
-times. Gold is read at the version that the export has reached, so pending changes cannot hide a difference.
-If some rows could not be compared, the check reports this and is not clean.
+Each sink implements its own comparison (`SinkKind.audit`), because stores differ in which rows they keep, and
+for how long. Gold is read at the version that the export has reached, so pending changes cannot hide a
+difference. If some rows could not be compared, the check reports this and is not clean.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check(subject: Compared, found: Findings) -> Check:
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:
-    """Return the last version that an export at this position has fully sent, or None if there is none."""
+    """Return the last version that an export at this position has sent completely, or None if none."""
     if position.is_beginning or position.version == 0:
         return None
     return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)

@@ -1,1 +1,1 @@
-"""Access to the lake's tables by name: in Spark SQL, in DuckDB and in a metastore."""
+"""Access to the lake's tables by name, through Spark SQL, DuckDB or a metastore."""

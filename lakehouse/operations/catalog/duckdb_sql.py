@@ -1,8 +1,8 @@
 """Run read-only DuckDB SQL on the lake. DuckDB starts in a tenth of a second, without a JVM.
 
 Tables have the same names and types as in Spark. Functions, default column names and the types of computed
-columns are DuckDB's. For example, the average of decimals is a double. Integers of any size are numbers, and
-an interval is an ISO 8601 duration, such as P1M or PT90S.
+columns are DuckDB's. For example, the average of decimals is a double. Integers of any size are returned as
+numbers, and intervals as ISO 8601 durations, such as P1M or PT90S.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
 
 
 def _value(value: Any, kind: DuckDBPyType) -> Any:
-    """Return an Arrow value in the form that Spark rows contain."""
+    """Convert an Arrow value to the form that Spark uses in rows."""
     if value is None:
         return None
     if kind.id in _HUGE:  # Arrow's 128-bit integers are signed

@@ -1,8 +1,8 @@
 """Register tables in a Hive metastore, for clients such as Thrift servers, Spark Connect and Trino.
 
-Each gold table and the dead letters get an entry, with the comments that the streams declare. Ops tables are
-registered on request. A rerun changes nothing. Other applications' entries are never changed, and no entry is
-ever removed.
+Each gold table gets an entry with the comments that the streams declare, and so do the dead letters. Ops
+tables are registered on request. A rerun changes nothing. Other applications' entries are never changed, and
+no entry is ever removed.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def sync_names(
 ) -> Iterator[Registered]:
     """Register the tables in a metastore one by one, and yield each outcome.
 
-    With `moves`, the location of a table that is registered elsewhere is updated; otherwise the table is
-    refused. Raises ServiceError if the metastore does not answer.
+    With `moves`, a table that is registered at another location gets the new location. Without `moves`, it
+    is refused. Raises ServiceError if the metastore does not answer.
     """
     with metastore.connected(lake.spark, uris) as names:
         for spec in wanted:
@@ -93,8 +93,8 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
         return Registered(
             entry.name,
             Outcome.REFUSED,
-            f"{entry.name} in the metastore was not made by lakehouse and is left unchanged. Rename or drop "
-            "it there, then rerun",
+            f"{entry.name} in the metastore was not created by lakehouse and is left unchanged. Rename or "
+            "drop it there, then rerun",
         )
     there = found.entry
     if there.location != entry.location and not moves:
@@ -132,7 +132,7 @@ def _commented(column: StructField, declared: StructField) -> StructField:
 
 
 def address(path: str) -> str:
-    """Return a table's path as a URL that is valid on every machine."""
+    """Return a table's path as a URL, as metastore clients require."""
     return f"file://{location(path)}" if is_local(path) else path
 
 
@@ -142,8 +142,8 @@ def registering(
 ) -> Iterator[None]:
     """Register new tables and changed columns during the block.
 
-    A background thread checks every 15 s. A failure is reported once, and the registration is retried.
-    Nothing else waits for it.
+    A background thread checks every 15 s. A failure is reported once, and the registration is retried. A
+    failure delays nothing else.
     """
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)
@@ -159,7 +159,7 @@ def registering(
 
 
 class _Keeper:
-    """The background task that registers tables, and reports each problem once. Not thread-safe."""
+    """A background task that registers tables and reports each problem once. Not thread-safe."""
 
     def __init__(
         self, lake: Lake, wanted: Sequence[TableSpec], uris: str, on_notice: Callable[[str], None]

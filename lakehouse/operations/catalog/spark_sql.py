@@ -1,4 +1,4 @@
-"""Run Spark SQL on the lake's tables, which are named by layer: bronze., silver., gold. and ops."""
+"""Run Spark SQL on the lake's tables. Each table's name begins with its layer, as in `gold.metrics_1m`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _READING = frozenset(
 )
 """Commands that only show existing objects. Any other command counts as a change."""
 _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""Plan nodes that are not commands but run commands."""
+"""Plan nodes that are not commands but run them."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
@@ -120,8 +120,8 @@ def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Itera
     """Lease the gold tables that a statement names. Their micro-batches wait until the block ends.
 
     Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every
-    micro-batch. A side table is leased through its main table. Raises TableError if another process holds a
-    lease.
+    micro-batch. A side table is covered by its main table's lease. Raises TableError if another process
+    holds one of these leases.
     """
     statement = statement.lower()
     with ExitStack() as held:
@@ -134,7 +134,7 @@ def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Itera
 
 
 class WriteRefusedError(QueryError):
-    """A statement would make changes, but only reads are allowed."""
+    """The statement would make changes, but only reads are allowed."""
 
 
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:

@@ -45,10 +45,10 @@ class Chosen:
 
 
 def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
-    """Return all of a lake's tables at consistent versions, gold first and bronze last.
+    """Return all of a lake's tables at consistent versions: gold, silver, bronze, then other layers.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
-    because these operations take several commits. Raises TableError after five minutes.
+    because these operations take several commits. Raises TableError after waiting for five minutes.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -88,7 +88,7 @@ def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str
     """Yield leased gold tables, and other tables with rows rewritten since `before`.
 
     The writers of such tables do not follow the order of the layers. A replay writes silver before the dead
-    letters, and a rebuild of silver changes rows before gold follows.
+    letters, and a rebuild of silver changes rows before gold does.
     """
     for one in chosen:
         path = lake.path(one.layer, one.name)

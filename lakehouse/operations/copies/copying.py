@@ -3,7 +3,7 @@
 A lake's files never change. They are copied byte for byte, together with each table's log up to the chosen
 version (`choosing`). Ids, versions, positions, change feeds, properties and times are therefore the same as
 in the original. All tables' files are copied first, followed by the logs, from bronze to gold. A copy
-therefore remains consistent while it is updated, and a rerun completes a copy that was killed.
+therefore remains consistent while it is updated, and a rerun completes an interrupted copy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass
 class Copying:
-    """An operation that copies a lake to `to`. `tell` is called after each file."""
+    """A copy operation from `lake` to `to`. `tell` is called after each file."""
 
     lake: Lake
     to: Lake
@@ -91,7 +91,10 @@ class Copying:
         )
 
     def _standing(self) -> Marker:
-        """Return the existing copy's marker, or a new marker. Raises TableError for other directories."""
+        """Return the existing copy's marker, or a new marker if the destination is empty.
+
+        Raises TableError for any other directory.
+        """
         spark, root = self.to.spark, self.to.root
         found = markers.read(spark, root)
         if found is None:
@@ -106,7 +109,7 @@ class Copying:
     def _refuse_other(self, layer: str, name: str, marker: Marker) -> None:
         table, version = f"{layer}.{name}", newest(self.to, layer, name)
         noted = marker.known.get(table)
-        if version < 0 or layer == _OPS:  # commands on the copy record events there
+        if version < 0 or layer == _OPS:  # commands that run on the copy record events in ops
             return
         if noted is None or version > noted.version:
             raise TableError(
@@ -123,7 +126,7 @@ class Copying:
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once. Return None if removed files make it necessary to choose newer versions."""
+        """Copy everything once. Return None if files were removed, so newer versions must be chosen."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)
@@ -170,7 +173,7 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files except its log, and return all files, or None if some were removed."""
+        """Copy a table's files, except its log. Return all files' sizes, or None if some were removed."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
@@ -185,7 +188,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first. Return false if a file has been removed."""
+        """Copy a table's log, oldest commits first. Return whether no log file was removed meanwhile."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -195,7 +198,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove commits that commands made on the copy, because their versions clash with the original's."""
+        """Remove commits made by commands on the copy, because their versions clash with the original's."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -203,7 +206,7 @@ class Copying:
         self._remove(one, [f"{LOG}/{name}" for name in own])
 
     def _forget_old(self, one: Chosen, lying: Mapping[str, int] | None) -> None:
-        """Remove files that the original no longer contains."""
+        """Remove files from the copy that the original no longer contains."""
         self._remove(one, _files(self.to, one).keys() - (lying or {}).keys())
 
     def _copy(self, one: Chosen, files: Mapping[str, int], *, at_once: bool) -> bool:
@@ -289,6 +292,6 @@ def _note(lake: Lake, table: str, marker: Marker, at_ms: int) -> None:
     copied_ms = datetime.fromisoformat(marker.at).timestamp() * 1000
     if adoption is None or adoption.at_ms < copied_ms:
         raise TableError(
-            f"{table} at {path} was written to after it was copied, so its versions may not be the "
-            "original's. Copy the lake again, to another location"
+            f"{table} at {path} was written to after it was copied, so its versions may differ from "
+            "the original's. Copy the lake again, to another location"
         )

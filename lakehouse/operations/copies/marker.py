@@ -64,7 +64,7 @@ def read(spark: SparkSession, root: str) -> Marker | None:
 
 
 def write(spark: SparkSession, root: str, marker: Marker) -> None:
-    """Write the marker, and replace any earlier marker."""
+    """Write the marker, replacing any earlier marker."""
     storage.write_text(spark, _file(root), json.dumps(asdict(marker)))
 
 
@@ -78,17 +78,17 @@ def refuse_copy(lake: Lake) -> None:
     marker = refuse_unfinished(lake)
     if marker is not None:
         raise TableError(
-            f"{lake.root} is a copy of {marker.of} as of {marker.at}. To use it instead of that "
-            f"lake, stop everything that still runs there, and run `lakehouse run all --adopt`; {_SEE}"
+            f"{lake.root} is a copy of {marker.of} as of {marker.at}. To use it instead of the "
+            f"original, stop everything that runs there, then run `lakehouse run all --adopt` here; {_SEE}"
         )
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return a copy's marker, as `read` does. Also raises TableError if the copy is unfinished."""
+    """Return a copy's marker like `read`, but raise TableError if the copy is unfinished."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(
-            f"{lake.root} is an unfinished copy of {marker.of}: run `lakehouse copy` there again; {_SEE}"
+            f"{lake.root} is an unfinished copy of {marker.of}: rerun `lakehouse copy` to finish it; {_SEE}"
         )
     return marker
 

@@ -1,1 +1,1 @@
-"""Checks of an installation and its permissions. Each check has a remedy."""
+"""Checks of an installation and its permissions, with a remedy for every problem."""

@@ -1,7 +1,7 @@
 """`lakehouse doctor`: check that the machine, the settings and the services are ready for a run.
 
-Each check is a function that yields findings. The checks change nothing, with one exception: an empty file is
-written and deleted, to test that the lake is writable and the clocks agree. No JVM is started.
+Each check is a function that yields findings. To test that the lake is writable and the clocks agree, an
+empty file is written and deleted. No JVM is started.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BROKER_S = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `todo` is the remedy; it is empty if no remedy is needed."""
+    """The result of one check. `todo` is the remedy, or an empty string if none is needed."""
 
     check: str
     state: State
@@ -60,7 +60,7 @@ class Finding:
     todo: str = ""
 
     def as_json(self) -> dict[str, str | None]:
-        """Return the finding as a JSON object. `todo` is null if no remedy is needed."""
+        """Return the finding as a JSON-serializable dictionary. `todo` is None if no remedy is needed."""
         return {"check": self.check, "state": self.state, "found": self.found, "todo": self.todo or None}
 
 
@@ -90,7 +90,7 @@ def _python() -> Iterator[Finding]:
     if here < _PYTHON_LEAST:
         yield Finding("Python", "fail", text, "install Python 3.11 or newer")
     elif here not in _PYTHON_TESTED:
-        yield Finding("Python", "warn", f"{text}, which is untested", "3.11 is the version tested most")
+        yield Finding("Python", "warn", f"{text}, which is untested", "use 3.11, the most tested version")
     else:
         yield Finding("Python", "ok", text)
 
@@ -104,14 +104,14 @@ def _java() -> Iterator[Finding]:
         return
     number = java.version()
     if number is None:
-        yield Finding("Java", "fail", f"{found} -version prints no version", advice)
+        yield Finding("Java", "fail", f"{found} -version printed no version", advice)
         return
     text, major = f"{number} ({found})", int(re.split(r"\D", number)[0])
     if major < _JAVA_LEAST:
         yield Finding("Java", "fail", text, advice)
     elif major not in _JAVA_TESTED:
         yield Finding(
-            "Java", "warn", f"{text}, which is untested", f"Java {_JAVA_LEAST} is the version tested most"
+            "Java", "warn", f"{text}, which is untested", f"use Java {_JAVA_LEAST}, the most tested version"
         )
     else:
         yield Finding("Java", "ok", text)
@@ -143,7 +143,9 @@ def _open_files() -> Iterator[Finding]:
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _FILES:
-        yield Finding("open files", "warn", f"at most {most:,}", f"{_FILES:,} or more: ulimit -Hn 65536")
+        yield Finding(
+            "open files", "warn", f"at most {most:,}", f"raise it to {_FILES:,} or more: ulimit -Hn 65536"
+        )
     else:
         yield Finding("open files", "ok", "unlimited" if most == resource.RLIM_INFINITY else f"{most:,}")
 
@@ -219,7 +221,7 @@ def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         names = specs(streams) if is_there else ()
         formats = {spec.qualified_name: direct.noted_format(lake, spec) for spec in names}
     except (LakehouseError, OSError, ValueError) as error:
-        todo = "correct `lake` (LAKEHOUSE_LAKE), or this user's permissions and AWS_…"
+        todo = "correct `lake` (LAKEHOUSE_LAKE), this user's permissions or AWS_…"
         yield Finding("lake", "fail", f"{lake}: {first_line(error)}", todo)
         return
     found = {name: number for name, number in formats.items() if number is not None}
@@ -230,7 +232,7 @@ def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
     elif not is_there:
         yield Finding("lake", "ok", f"{lake} does not exist yet; the first run creates it")
     else:
-        yield Finding("lake", "ok", f"{lake}: {len(found)} tables, of format {FORMAT}")
+        yield Finding("lake", "ok", f"{lake}: {len(found)} tables in format {FORMAT}")
     if is_local(lake):
         yield from _writable(Path(location(lake)))
 
@@ -248,7 +250,7 @@ def _writable(lake: Path) -> Iterator[Finding]:
     newest_s = max((log.stat().st_mtime for log in lake.glob("*/*/_delta_log")), default=0.0)
     if max(abs(ahead_s), newest_s - time.time()) > _CLOCK_S:
         text = "the clock differs from the file system's, or was set back since the last commit"
-        yield Finding("clock", "warn", text, "synchronise it (chrony, systemd-timesyncd)")
+        yield Finding("clock", "warn", text, "synchronize the clock (chrony, systemd-timesyncd)")
     else:
         yield Finding("clock", "ok", "agrees with the file system's; no commit is in the future")
 

@@ -40,13 +40,13 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
                 "DescribeConfigs",
                 "topic",
                 topic,
-                "to read its limits; else Kafka's defaults are assumed",
+                "to read its limits; otherwise, Kafka's defaults are assumed",
                 is_required=False,
             )
             for topic in [*read, *sent]
         ),
         *(
-            Right("Create", "topic", topic, "to create the topic, if it is missing", is_required=False)
+            Right("Create", "topic", topic, "to create the topic if it is missing", is_required=False)
             for topic in [*read, *sent, *alerts]
         ),
     ]
@@ -65,8 +65,10 @@ def _of_sender(topics: Sequence[str]) -> Iterator[Right]:
 
 
 def _of_groups(settings: Settings) -> Iterator[Right]:
-    yield Right("Read", "group", _PREFIX, "positions of exports, webhooks and bronze", is_prefix=True)
+    yield Right(
+        "Read", "group", _PREFIX, "to store the positions of exports, webhooks and bronze", is_prefix=True
+    )
     group = settings.kafka.consumer_group
     if group and not group.startswith(_PREFIX):
         name, separator, _ = group.partition(_TABLE)
-        yield Right("Read", "group", name, "the position of bronze", is_prefix=bool(separator))
+        yield Right("Read", "group", name, "to store bronze's position", is_prefix=bool(separator))

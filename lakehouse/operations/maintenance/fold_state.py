@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 @dataclass(frozen=True)
 class Cleared:
-    """The number of rows cleared in a table. All of them end before `before` (UTC; None: unknown)."""
+    """The number of rows cleared in a table. All of them end before `before` (UTC; None if unknown)."""
 
     table: str
     rows: int
@@ -57,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the earliest event time (UTC; None: unknown) that an unmerged record can have."""
+    """Return the earliest event time (UTC) that an unmerged record can have, or None if it is unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []

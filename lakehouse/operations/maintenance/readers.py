@@ -17,8 +17,8 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 class Reader:
     """A query that reads a table. A layer reads the table's appends, and an export reads its change feed.
 
-    `fills` is the layer and name of the table that the query writes, or None for an export. `topic` is an
-    export's topic; None if the export has no topic.
+    `fills` is the layer and name of the table that the query writes, or None for an export. `topic` is the
+    export's topic, or None if there is no topic.
     """
 
     query: str
@@ -27,13 +27,13 @@ class Reader:
 
     @property
     def is_export(self) -> bool:
-        """Whether the query is an export. Exports read the change feed."""
+        """Whether the query is an export, and therefore reads the change feed."""
         return self.fills is None
 
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and the version's commit time (UTC; None: gone from the log)."""
+    """A reader with an unread version, and the version's commit time (UTC; None if gone from the log)."""
 
     reader: str
     since: datetime | None

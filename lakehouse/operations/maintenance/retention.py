@@ -6,7 +6,7 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
     silver        rows with an event time before the limit, if their record is no longer in bronze and gold
                   does not need them for later records
     gold          final rows that end before the limit and that no later record can change; the export sends
-                  these deletions like other deletions
+                  these deletions like any others
     dead letters  settled letters whose record is no longer in bronze; open letters are kept. With
                   `sequence_by`, later records are compared with letters that have the same id. Such letters
                   are kept while the id has a row.
@@ -50,9 +50,9 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 @dataclass(frozen=True)
 class Cut:
-    """The condition that selects the rows to delete, and their entry in ops.retention (None: no entry).
+    """The condition that selects the rows to delete, and their entry in ops.retention, if any.
 
-    `stay` contains the `id` of each row to keep despite the condition, or None if there are no such rows.
+    `stay` contains the `id` of each row to keep despite the condition. It is None if there are no such rows.
     `frozen` contains the ids whose rows or letters are deleted, keyed by source, in the form that
     `retained.note_ids` expects.
     """
@@ -64,13 +64,13 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Returns a table's cut at a given time (UTC), or None if no row may be deleted."""
+"""A function that returns a table's cut at a given time (UTC), or None if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
     """Delete the rows that a cut selects, and return their number. A dry run only counts the rows.
 
-    Raises TableError if ids must be recorded while a replay or rebuild for their source is running.
+    Raises TableError if ids must be recorded while a replay or rebuild of their source is running.
     """
     cut = make(lake, now)
     if cut is None:
@@ -125,7 +125,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest event time (UTC) in valid records at the offsets, without Kafka timestamps.
+    """Return the latest event time (UTC) in valid records at the offsets, ignoring Kafka timestamps.
 
     Returns None if there are no such records.
     """
@@ -153,7 +153,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the end of a row's time range."""
+    """Cut by the end of each row's time range."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
@@ -209,10 +209,10 @@ def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids with the limits that their letters set. The ids have no row that may still change.
+    """Return the given ids with the limits that their letters set. None of the ids has a row that may change.
 
-    The grain is one row per id. An id with a row that retention has reached has a second row, which refuses
-    every later record with this id. Letters from an unfinished silver micro-batch are skipped.
+    The grain is one row per id. If retention has reached an id's row in silver, the id has a second row here,
+    which refuses every later record with this id. Letters from an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
@@ -243,7 +243,7 @@ def ops_cut(column: str, days: int) -> CutMaker:
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight (UTC; None: unknown) before `oldest` and before any row that may change."""
+    """Return the last midnight (UTC) before `oldest` and any row that may change, or None if unknown."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

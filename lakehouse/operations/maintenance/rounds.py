@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # the maximum size of small files to rewrite while micro-batches wait
+_MOST_BYTES = 256 << 20  # the maximum total size of files to rewrite while micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Rounds:
     """A background thread that maintains all tables periodically, one at a time.
 
     A round begins `every` after the previous round ended. Before each table, it waits for a quiet moment. The
-    waits take at most a quarter of `every` in total. A failure is reported and does not end the run; the next
+    waits take at most a quarter of `every` in total. A failure is reported but does not end the run. The next
     round retries the table.
     """
 

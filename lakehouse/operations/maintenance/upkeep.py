@@ -2,8 +2,8 @@
 
 A step deletes rows that are too old (`lakehouse.operations.maintenance.retention`), merges small files with
 OPTIMIZE if there are many, runs VACUUM, and cleans up the log. A step keeps everything that readers still
-need, regardless of age: versions that a layer has not read, and the part of the change feed that refills
-sinks. A rerun finds nothing to do. If a step is killed, the next round repeats it.
+need, regardless of age: versions that a layer has not read, and the part of the change feed that is needed to
+refill sinks. A rerun finds nothing to do. If a step is killed, the next round repeats it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.streams.definition import Stream
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""The row limit for a merged table's files, because a late record rewrites a whole file."""
+"""The row limit per file of a merged table, where a late record rewrites a whole file."""
 _DAY_S = 24 * 3600
 
 
@@ -163,12 +163,12 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
 
 
 class Keeper:
-    """Maintenance for a lake's tables, one table at a time.
+    """A maintainer of a lake's tables, one table at a time.
 
     OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, the table's
-    micro-batches wait. `alone()` holds back this application's micro-batches, and a lease holds back other
-    applications' micro-batches. If a merged table has more than `most_bytes` of small files, these files are
-    not merged; a keeper without this limit merges them.
+    micro-batches wait. `alone()` holds back this application's micro-batches, and a lease holds back those of
+    other applications. If a merged table has more than `most_bytes` of small files, this keeper does not
+    merge them. A keeper without this limit does.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Keeper:
         """Maintain a table and return the result, or return None if the table does not exist.
 
         A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
-        conflict error if another writer rewrites the table's files during every attempt.
+        conflict error if another writer rewrites the table's files on every attempt.
         """
         spark, spec = self._lake.spark, task.spec
         path = self._lake.path(spec.layer, spec.name)

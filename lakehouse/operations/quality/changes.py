@@ -5,7 +5,7 @@ A table that met its expectations at one version also meets them at a later vers
 - no query's `step` returns such a row (`lakehouse.streams.suites.no_rows`), and
 - no row was removed from the other tables that the steps name.
 
-Changed rows are read by key, and nearby rows by time or number, with data skipping. A result of False only
+With data skipping, changed rows are read by key, and nearby rows by time or number. A result of False only
 means that the whole table must be checked: the feed or the log may be gone, the table may have been
 recreated, or a changed row may be wrong.
 """
@@ -47,7 +47,7 @@ def marks_of(pinned: PinnedTables) -> Marks:
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite's expectations that need the whole table for every check."""
+    """Return a suite with only the expectations that need the whole table in every check."""
     rest = [
         one
         for one in suite.expectations
@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Return whether later checks may be incremental, because no query's `step` returns a row now."""
+    """Return whether later checks may be incremental: no query's `step` may return a row now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -68,9 +68,10 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell from the changes whether tables still meet their expectations; false if this is unknown.
+    """Return whether the changes prove that the tables still meet their expectations.
 
-    `held` contains the tables' marks from the last time they met their expectations and `can_go_on` was true.
+    False means that whole tables must be checked. `held` contains the tables' marks from the last time when
+    they met their expectations and `can_go_on` returned True.
     `kept` contains the gold tables whose change feeds are read, keyed by name.
     """
     now = marks_of(pinned)
@@ -108,7 +109,7 @@ class _Since:
         self._found: dict[str, _Changed] = {}
 
     def lost_nothing(self, suites: Suites) -> bool:
-        """Return whether the tables that steps name still contain all their rows."""
+        """Return whether no row was removed from the tables that steps name."""
         named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
         return all(
             self._has_all(subject)
@@ -210,8 +211,8 @@ def _finds_nothing(
 ) -> bool:
     """Return whether a step returns no row. Tables that are not in `views` are read in full.
 
-    `after` maps tables to versions. A table's change feed is read after this version, or after version 0 by
-    default.
+    `after` maps tables to versions. A table's change feed is read from the version following this one, or
+    following version 0 by default.
     """
     step = str(one.step)
     named, shown = words(step), dict(views)
@@ -234,7 +235,7 @@ def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return a column's bucket width: microseconds for timestamps, a number for longs, or None otherwise."""
+    """Return the bucket width for a timestamp (in microseconds) or long column, or None for other types."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None

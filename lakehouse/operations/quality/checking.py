@@ -41,7 +41,7 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return a table's suite, or the default suite for a stream's table, or None if the table has no suite.
+    """Return a table's suite, or None if it has none. A stream's table has at least the default suite.
 
     Raises TableError if the suite's module does not return an ExpectationSuite.
     """
@@ -58,7 +58,7 @@ def suite_of(subject: Subject) -> ExpectationSuite | None:
 
 
 def make_context(directory: str | None = None) -> AbstractDataContext:
-    """Return a Great Expectations context, in memory or in a directory with results and Data Docs."""
+    """Return a Great Expectations context in memory, or in a directory that keeps results and Data Docs."""
     if directory is None:
         context: AbstractDataContext = gx.get_context(mode="ephemeral")
     else:
@@ -123,7 +123,7 @@ def write_pages(context: AbstractDataContext, at: datetime) -> None:
 
 
 def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite without expectations that have severity `warn`."""
+    """Return the suite without its expectations of severity `warn`."""
     kept = [one for one in suite.expectations if one.severity == LEVELS["fail"]]
     return ExpectationSuite(name=suite.name, expectations=kept)
 
@@ -152,7 +152,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _observed(found: Mapping[str, Any], unexpected: int) -> str:
-    """Return the value reported by an expectation, or otherwise the number of failing rows."""
+    """Return the observed value if it is a string, or the number of failing rows otherwise."""
     said = found.get("observed_value")
     if isinstance(said, str):
         return said
@@ -162,7 +162,10 @@ def _observed(found: Mapping[str, Any], unexpected: int) -> str:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return an expectation's exception message. Great Expectations stores it once or per metric."""
+    """Return the first line of an expectation's error, or None if it was evaluated without errors.
+
+    Great Expectations reports either one exception or one exception per metric.
+    """
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((first_line(text) for text in messages if text.strip()), None)

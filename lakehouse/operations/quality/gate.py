@@ -1,8 +1,8 @@
 """The gate before the export: a stream is exported only while its gold tables meet their expectations.
 
 Only expectations with severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
-Whole tables are checked until their expectations hold. Later checks read the changes
-(`lakehouse.operations.quality.changes`). They read whole tables only if the changes are not enough to decide.
+Whole tables are checked until their expectations hold. Later checks read only the changes
+(`lakehouse.operations.quality.changes`), and whole tables only if the changes are not enough to decide.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SuiteGate:
     def check(self, stream: Stream, now: datetime) -> bool:
         """Check the stream's current gold tables, and return whether they may be exported.
 
-        The same versions are checked only once.
+        If no table has changed since the last check, its result is returned without another check.
         """
         suites = self._suites_of(stream)
         pinned = PinnedTables(self._lake, self._named_by(suites), self._settings, now)
@@ -92,7 +92,7 @@ class SuiteGate:
         return holds and not self._broken(rest, pinned)
 
     def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
-        """Check whole tables, and return the expectations that do not hold, with the observed values."""
+        """Check whole tables. Return the expectations that do not hold, with observed values or errors."""
         self._context = self._context or make_context()
         reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
@@ -111,7 +111,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the tables that the suites check, and the tables that the suites' queries name."""
+        """Return the tables that the suites check or that their queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

@@ -7,7 +7,7 @@ the keys of some failing rows as JSON. `error` is null unless the expectation co
 only appended.
 
 The grain of ops.gates is one row per stream and gate change. Its key is stream, changed_at (UTC). `reasons`
-lists the expectations that did not hold. `reasons` is empty if the gate opened.
+lists the expectations that did not hold, and is empty if the gate opened.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, TableSpec, described
 
 RESULTS_SCHEMA = described(
-    ("run_id", "string", "The run that checked."),
+    ("run_id", "string", "The run's id."),
     ("checked_at", "timestamp", "When the run began, UTC."),
     ("table", "string", "The table, as layer.name."),
-    ("version", "long", "The table's version that was checked."),
-    ("rows", "long", "How many rows were checked."),
+    ("version", "long", "The version of the table that was checked."),
+    ("rows", "long", "The number of rows checked."),
     ("expectation", "string", "The expectation."),
     ("severity", "string", "fail or warn."),
     ("success", "boolean", "Whether the expectation held."),
-    ("observed", "string", "What was found."),
-    ("unexpected", "long", "How many rows broke it."),
-    ("examples", "string", "Keys of some of these rows, as JSON."),
-    ("error", "string", "Why it could not be evaluated; null if it was."),
+    ("observed", "string", "The observed value."),
+    ("unexpected", "long", "The number of failing rows."),
+    ("examples", "string", "Keys of some failing rows, as JSON."),
+    ("error", "string", "Why the expectation could not be evaluated, or null."),
     ("duration_s", "double", "How long the table's checks took, in seconds."),
 )
 RESULTS = TableSpec(
@@ -49,22 +49,22 @@ RESULTS = TableSpec(
 
 GATES_SCHEMA = described(
     ("stream", "string", "The stream."),
-    ("changed_at", "timestamp", "When its gate changed, UTC."),
-    ("is_open", "boolean", "Whether the gate is open since then."),
-    ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty when it opened."),
+    ("changed_at", "timestamp", "When the gate changed, UTC."),
+    ("is_open", "boolean", "Whether the gate has been open since then."),
+    ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty if the gate opened."),
 )
 GATES = TableSpec(
     "ops",
     "gates",
     GATES_SCHEMA,
     stats=("stream", "changed_at"),
-    comment="One row per stream and change of its gate.",
+    comment="One row per stream and gate change.",
 )
 
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """The result of one expectation of a table in one run."""
+    """The result of one of a table's expectations in one run."""
 
     run_id: str
     checked_at: datetime
@@ -77,7 +77,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation's results in several runs, or None for runs that did not check the expectation."""
+    """An expectation's result in each of several runs, or None if a run did not check the expectation."""
 
     table: str
     expectation: str

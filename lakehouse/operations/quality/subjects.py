@@ -41,7 +41,7 @@ LIMITS_VIEW = "limits"
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec, and its rows' time column.
+    """A table that can have a suite: its spec and its time column.
 
     `suites` is the package that contains the table's suite. `declared` is the stream's declaration of the
     table, or None if the table belongs to no stream.
@@ -64,7 +64,7 @@ class Subject:
 
 
 def subjects(streams: Sequence[Stream]) -> list[Subject]:
-    """Return the streams' tables and the dead letters, in the order of the data flow."""
+    """Return the streams' tables and the dead letters, in data flow order."""
     sources = [(source, stream.suites) for stream in streams for source in stream.sources]
     kept = [(table, stream.suites) for stream in streams for table in stream.tables]
     return [
@@ -80,7 +80,7 @@ def _time_of(table: MergedTable) -> str:
 
 
 class PinnedTables:
-    """A lake's tables at pinned versions, for a check that reads consistent data.
+    """A lake's tables pinned to versions, so that a check reads consistent data.
 
     Gold is pinned first and bronze last, so each layer contains the rows that the next layer was made from. A
     table that does not exist yet appears as an empty view.
@@ -108,7 +108,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Pin a table at a version (None: the newest version). Skip a table that does not exist yet."""
+        """Pin a table to a version, by default the newest. Skip a table that does not exist yet."""
         found = tables.snapshot(self.spark, self._path(subject))
         if delta.version_of(found) >= 0:
             self.versions[subject.name] = delta.version_of(found) if version is None else version
@@ -134,13 +134,13 @@ class PinnedTables:
 
     @cached_property
     def amount(self) -> Amount:
-        """How many rows the largest table has."""
+        """The execution mode that suits the largest table."""
         sizes = (tables.size_bytes(self.spark, self._path(self._every[name])) for name in self.versions)
         return amount_of(size_bytes=max(sizes, default=0))
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Use execution settings for the tables' size during the block."""
+        """Use execution settings that suit the largest table during the block."""
         with executing_for(self.spark, self.amount):
             yield
 
@@ -159,7 +159,7 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows at its pinned version, or an empty frame if it does not exist yet."""
+        """Return the table's rows at its pinned version, or no rows if the table does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)
@@ -206,13 +206,13 @@ class PinnedTables:
 
 
 def words(queries: str) -> set[str]:
-    """Return the words in the text of queries, including view names."""
+    """Return the words that occur in queries, including view names."""
     return set(re.findall(r"\w+", queries))
 
 
 @contextmanager
 def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Register temporary views by name during the block."""
+    """Register frames as temporary views during the block."""
     for name, frame in views.items():
         frame.createOrReplaceTempView(name)
     try:
@@ -223,7 +223,7 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables that match a name (layer, table or layer.table), or all tables if none is given.
+    """Yield the tables that match a name (layer, table or layer.table), or all tables if no name is given.
 
     Raises TableError for an unknown name. The message lists the known names.
     """

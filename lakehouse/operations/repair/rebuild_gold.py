@@ -1,9 +1,9 @@
-"""Rebuild gold: recompute rows from silver, and correct the rows that differ. Other rows remain unchanged.
+"""Rebuild gold: recompute rows from silver and correct those that differ. Other rows remain unchanged.
 
 During a rebuild, the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
 rows from exactly the silver rows that the table has merged, and upserts the rows that differ. It repeats
-these two steps until nothing differs, so a micro-batch that was still running does no harm. If a rebuild is
-killed, completed commits remain; rerun it to finish.
+these two steps until nothing differs, so a micro-batch that is still running at the start does no harm. If a
+rebuild is killed, completed commits remain; rerun it to finish.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """The time range [first, end) in UTC. A bound of None is open."""
+    """A time range [first, end) in UTC. A bound of None means no limit."""
 
     first: datetime | None = None
     end: datetime | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether both bounds are open."""
+        """Whether the span is unbounded, so the whole table is rebuilt."""
         return self.first is None and self.end is None
 
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """A table's row counts after a rebuild: rows now in the span, corrected rows and deleted rows."""
+    """Row counts from a table's rebuild: rows now in the span, corrected rows and deleted rows."""
 
     table: str
     rows: int
@@ -64,25 +64,25 @@ def rebuild_gold(
 ) -> list[GoldRebuilt]:
     """Correct the rows in the table and its side tables. A rerun finds nothing to do.
 
-    Rows remain unchanged if retention has deleted their records from silver. If the table was made with other
-    settings, its rows are rewritten with the settings in `table`. Until the rewrite is complete, no
+    Rows remain unchanged if retention has deleted their records from silver. If the table was built with
+    different settings, its rows are rewritten with the settings in `table`. Until the rewrite is complete, no
     micro-batch is merged and no row is exported. A dry run takes no lease, writes nothing, and returns the
-    expected result. `span` applies to the rows' first time column (window_start, ts).
+    expected result. `span` applies to the table's first time column, such as window_start or ts.
 
-    Raises TableError if the table keeps changing, or if a span is given although the rows have no time or
-    were made with different settings. Without `force`, also raises TableError if more than MOST_TAKEN_AWAY of
-    a table's rows have no silver rows. In this case, nothing has been written.
+    Raises TableError if the table keeps changing, or if a span is given for rows that have no time or were
+    built with different settings. Without `force`, also raises TableError if more than MOST_TAKEN_AWAY of a
+    table's rows would be deleted. In that case, nothing has been written.
     """
     kept = (table, *table.sides)
     if not span.is_whole and any(one.time_columns is None for one in kept):
         raise TableError(
-            f"rows of gold.{table.name} have no time column: rebuild the whole table, without --from and --to"
+            f"gold.{table.name} has no time column: rebuild the whole table, without --from and --to"
         )
     is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
     if is_made_otherwise and not span.is_whole:
         raise TableError(
-            f"gold.{table.name} was made with other settings ({', '.join(table.pinned_settings)}): rebuild "
-            "the whole table, without --from and --to"
+            f"gold.{table.name} was built with different settings ({', '.join(table.pinned_settings)}): "
+            "rebuild the whole table, without --from and --to"
         )
     for one in kept:
         if not lake.exists("gold", one.name):
@@ -108,7 +108,7 @@ def rebuild_gold(
 def _put_right(
     lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
-    """Write the rows that differ, side tables first, as in micro-batches. A dry run only counts the rows.
+    """Write the rows that differ, side tables first, as micro-batches do. A dry run only counts them.
 
     `by` is added to the error message about too many deletions.
     """
@@ -127,7 +127,7 @@ def _put_right(
 
 
 class _Look:
-    """The differences between a table and its recomputed rows in a span. `wrong` contains the keys."""
+    """The differences between a table and its recomputed rows in a span. `wrong` contains their keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -141,17 +141,17 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if too many of the table's rows lack silver rows. The message includes `by`."""
+        """Raise TableError if too many of the table's rows have no silver rows. The message includes `by`."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
                 f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
-                f"has no records for them{by}; more than {MOST_TAKEN_AWAY:.0%} are only deleted with "
+                f"has no records for them{by}; deleting more than {MOST_TAKEN_AWAY:.0%} requires "
                 "--force. Nothing was written. `lakehouse audit` checks whether silver is complete"
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct the differences. Rows with duplicate keys are deleted; the next round inserts one."""
+        """Correct the differences. Rows that share a key are deleted; the next round reinserts one."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -167,7 +167,7 @@ class _Look:
         return self.counts()
 
     def counts(self) -> GoldRebuilt:
-        """Return the number of rows, and the number of corrected and deleted rows."""
+        """Return the numbers of recomputed, corrected and deleted rows."""
         return GoldRebuilt(self.table.name, self._anew.count(), self._changed, self._invented + self._doubled)
 
 
@@ -187,7 +187,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have not yet read all silver rows written before these versions."""
+    """Return the gold tables that have unread silver rows from before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

@@ -5,13 +5,13 @@ Finally, it closes the letters of records that are now in silver. Every record i
 or in the dead letters. If a rebuild is killed, rerun it to finish.
 
 Records deleted from silver by hand are restored. If a RESTORE of bronze caused a record to be read again,
-silver may contain it twice; one row is then kept. Records from an unfinished silver micro-batch remain
-unchanged. Records skipped with --skip remain unchanged too; only a replay retries them. Gold does not process
-the changes, because it skips commits that rewrite rows.
+silver may contain it twice; the rebuild then keeps one row. Records from an unfinished silver micro-batch
+remain unchanged. Records skipped with --skip remain unchanged too; only a replay retries them. Gold does not
+process the changes, because it skips commits that rewrite rows.
 
 The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
-replay, discard or other rebuild interferes with its writes. A record's outcome depends on the other records
-with its id. A source whose records have ids is therefore rebuilt as a whole, and its silver waits for the
+replay, discard or other rebuild interferes with its writes. A record's outcome depends on other records with
+the same id. A source whose records have ids is therefore rebuilt as a whole, and its silver waits for the
 rebuild. Bronze and gold continue.
 """
 
@@ -61,7 +61,7 @@ _RENAMED = "_renamed"
 
 @dataclass(frozen=True)
 class Landed:
-    """A range [since, until) of Kafka timestamps in UTC. A bound of None is open.
+    """A range [since, until) of Kafka timestamps in UTC. A bound of None means no limit.
 
     A record without a timestamp is selected by its landing time.
     """
@@ -87,14 +87,14 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """The result of a rebuild: the numbers of validated records, changed silver rows, and letters.
+    """The result of a rebuild: counts of validated records, changed silver rows, and letters.
 
     newly_refused   new and reopened letters
     newly_accepted  letters that are now replayed
     skipped         records that were skipped with --skip and therefore not validated
     made_anew       silver was built with different id settings; gold may have skipped an earlier attempt
-    first, last     the smallest and largest event time (UTC), old or new, among inserted, removed and
-                    changed rows, or None if there are no such rows
+    first, last     the earliest and latest event times (UTC), old or new, of the inserted, removed and
+                    changed rows, or None if there are none
     """
 
     judged: int = 0
@@ -138,14 +138,14 @@ def rebuild_silver(
     Records that are already in silver are never late. Records that were refused as late remain late. Any
     other record that the current rules accept is late if it is before its watermark. The watermark uses the
     lateness that was allowed when the record landed (`lakehouse.engine.ops_tables.lateness`). Backfill
-    records are not late. With `allow_late`, no record is late, unless retention has deleted the rows that it
+    records are not late. With `allow_late`, a record is late only if retention has deleted the rows that it
     belongs to.
 
     Records deleted from bronze are not validated. Discarded letters remain discarded. The layers may run at
     the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
     and returns the expected result.
 
-    Raises TableError during a replay, a discard or another rebuild for one of the sources.
+    Raises TableError if a replay, a discard or another rebuild is running for one of the sources.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)
@@ -173,7 +173,7 @@ class _SourceRebuild:
 
     @property
     def is_whole(self) -> bool:
-        """Whether records have ids, under the current settings or the settings that silver was made with."""
+        """Whether the rebuild must cover all of bronze: records have ids, or silver was built with ids."""
         return self._source.unique_by is not None or self._are_other_ids
 
     @contextmanager
@@ -225,7 +225,10 @@ class _SourceRebuild:
         return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
 
     def _once(self, rows: DataFrame) -> DataFrame:
-        """Checkpoint a small table's rows, because planning each use would take most of the time."""
+        """Checkpoint a small table's rows.
+
+        Otherwise, Spark would plan them again for each use, which takes most of the time.
+        """
         return rows.localCheckpoint() if self._is_small else rows
 
     @property
@@ -277,11 +280,11 @@ class _SourceRebuild:
         return known if self._source.unique_by is None else self._closed(known)
 
     def _as_declared(self, clean: DataFrame) -> DataFrame:
-        """Return silver rows with all declared columns. A table made without ids lacks the id columns."""
+        """Return silver rows with all declared columns. A table built without ids lacks the id columns."""
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Return whether earlier id settings, and not a user's decision, made a letter `resent`."""
+        """Return whether a letter is `resent` because of earlier id settings, not by a user's decision."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
@@ -328,8 +331,8 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons for refusing a record. Lateness is a reason only if the record is not in silver.
 
-        If silver was built with different id settings, records in silver can be late, too, because they may
-        have been accepted only because their id was known.
+        If silver was built with different id settings, records in silver can also be late: they may have been
+        accepted only because their id was known.
         """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
@@ -434,7 +437,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, and both values, or null."""
+    """Return the first column in which a silver row differs from bronze, with both values, or null."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))

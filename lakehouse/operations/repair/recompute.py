@@ -34,9 +34,9 @@ DOUBLED = "a duplicate key"
 class GoldCut:
     """A gold table, its side tables, and the silver rows that they have aggregated.
 
-    `found` contains the gold rows, `versions` contains the versions, and `merged` contains the silver rows,
-    all keyed by table name. `found` excludes rows whose first time (UTC) is before `since`; if `since` is
-    None, it excludes no rows. `finality` is None unless the table has an EventClock.
+    `found` contains the gold rows, `versions` the table versions, and `merged` the silver rows, all keyed by
+    table name. `found` excludes rows whose first time (UTC) is before the table's `since`. If that is None,
+    no rows are excluded. `finality` is None unless the table has an EventClock.
     """
 
     table: GoldTable
@@ -50,8 +50,8 @@ class GoldCut:
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return a table's current cut.
 
-    Side tables are written first, so a side table may be a micro-batch ahead. In this case, the side table's
-    earlier version is used.
+    Side tables are written first, so a side table may be a micro-batch ahead. In that case, its earlier
+    version is used.
     """
     spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
     snapshot = tables.snapshot(spark, path)

@@ -1,6 +1,6 @@
 """Replay dead letters into silver, or discard them.
 
-A replay revalidates the bronze rows of open letters, with silver's code and the current rules and settings.
+A replay revalidates the bronze rows of open letters, using silver's code and the current rules and settings.
 Rows that pass are inserted into silver unless they are already there. Their letters become `replayed` only
 after these rows have been written. A killed replay may leave open letters with rows in silver. The next
 replay or discard first closes these letters. However often a record is replayed, silver contains it once.
@@ -10,8 +10,7 @@ rows at the same time, one of them retries. A rebuild of silver uses the same le
 discards therefore share a lease on its letters (`lakehouse.storage.tables.leases`), and a rebuild takes the
 lease exclusively.
 
-Records skipped with --skip may fail again, or hang. Such records are validated only if the selection names
-them.
+Records skipped with --skip may fail or hang again. They are validated only if the selection names them.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def replay(
     """Revalidate the selected open letters, and insert records that pass into silver exactly once.
 
     The allowed lateness is the current value or the value when the record landed, whichever is larger. With
-    `allow_late`, no record is late, unless retention has deleted the rows that it belongs to. A rerun finds
+    `allow_late`, a record is late only if retention has deleted the rows that it belongs to. A rerun finds
     only letters that still fail. Raises TableError while silver is being rebuilt for one of the sources.
     """
     places = _places(lake, streams, selection, now)
@@ -178,7 +177,7 @@ def _places(
 
 
 class _SelectedLetters:
-    """A source's selected letters, and its tables."""
+    """A source's selected letters and its tables."""
 
     def __init__(
         self,
@@ -231,7 +230,7 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and share the lease on its letters. The lease excludes rebuilds."""
+        """Upgrade the source's tables, and take a shared lease on its letters, which excludes rebuilds."""
         silver.ensure(self._lake, self._source)
         name = silver.query_name(self._source)
         return leases.held_part(
@@ -331,7 +330,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission for valid records. It follows all that silver has processed or admitted."""
+        """Return the admission for valid records, later than everything silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -349,7 +348,7 @@ class _SelectedLetters:
         return self._identities().settle(judged, commit).rows
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
-        """Write the records that pass to silver, and replace the rows that they correct.
+        """Write passing records to silver, and replace the rows that they correct.
 
         Returns the verdicts, after comparing records with the same ids.
         """

@@ -1,11 +1,11 @@
-"""Resolve dead letters whose records were sent again. Silver then has a row for the record at another offset.
+"""Resolve dead letters whose records were sent again, so silver contains the record at another offset.
 
-A letter is resolved by a silver row. The user names the row, or the row matches the letter's record in given
-contract columns. The match must be unique on both sides. The letter's status becomes `resent`, and the row's
-record is added as the letter's last reason. A row resolves at most one letter. Bronze contains both records,
-and silver contains only the second record, so bronze = silver + letters still holds. A rerun finds only
-letters that are still open. The layers may run at the same time. Like a rebuild of silver, resolving takes an
-exclusive lease on the source's letters.
+A letter is resolved by a silver row. The user either names the row, or names contract columns in which the
+row matches the letter's record. The match must be unique on both sides. The letter's status becomes `resent`,
+and the row's record is added as the letter's last reason. A row resolves at most one letter. Bronze contains
+both records, and silver contains only the second record, so bronze = silver + letters still holds. A rerun
+finds only letters that are still open. The layers may run at the same time. Like a rebuild of silver,
+resolving takes an exclusive lease on the source's letters.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Take an exclusive lease on the source's letters, because two resolves could use the same row."""
+    """Take an exclusive lease on the source's letters. Without it, two resolves could use the same row."""
     name, dead = silver.query_name(source), silver.ensure(lake, source).dead
     return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
 

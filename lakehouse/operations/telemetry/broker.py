@@ -37,10 +37,10 @@ def open_transactions(
     found = {}
     for partition, state in admin.describe_producers(hidden).items():
         writing = [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
-        if writing:  # otherwise the transaction has ended in the meantime
+        if writing:  # otherwise the transaction has since ended
             first = min(writing, key=lambda one: one.current_transaction_start_offset)
             name, since_ms = _described(admin, first.producer_id) or (
-                f"with the id {first.producer_id}",
+                f"id {first.producer_id}",
                 first.last_timestamp,
             )
             since = from_ms(since_ms) or EPOCH  # a producer's timestamp may be out of range
@@ -92,8 +92,8 @@ class Broker:
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
         """Return the ends of every partition in the existing topics, keyed by topic and partition.
 
-        Topics that may not be described are stored in `denied`, with the reason. Raises ServiceError with the
-        reason if no broker answers within a few seconds.
+        `denied` then contains the topics that the user may not describe, with reasons. Raises ServiceError
+        with the reason if no broker answers within a few seconds.
         """
         try:
             consumer = self._connected()
@@ -119,7 +119,7 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return a batch timestamp in ms for each offset.
+        """Return the timestamp in ms of each offset's batch.
 
         The batch contains the first record at or after the offset. Offsets without a known timestamp are
         omitted. Timestamps are cached.
@@ -142,7 +142,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return the reasons for missing topics that the user may not describe, keyed by topic."""
+        """Return the reason for each missing topic that the user may not describe, keyed by topic."""
         if not missing:
             return {}
         reasons = {

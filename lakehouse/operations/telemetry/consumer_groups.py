@@ -1,4 +1,4 @@
-"""Publish bronze's progress as committed offsets of Kafka consumer groups, for common lag tools.
+"""Publish bronze's progress as committed offsets of Kafka consumer groups, for standard lag tools.
 
 The pipeline never reads these offsets, because bronze's tables contain its progress. A background thread
 reads the tables every two seconds and commits offsets that have advanced. A failure is reported once, and the
@@ -137,5 +137,5 @@ class GroupProgress:
                 no = denied(self._access, error.errno, wanted)
                 if no is not None:
                     raise no
-                told = f"group {group} refuses offsets of {place.topic} {place.partition}: {error.__name__}"
+                told = f"group {group} rejected offsets for {place.topic} {place.partition}: {error.__name__}"
                 raise error(told) if error.retriable else ServiceError(told)

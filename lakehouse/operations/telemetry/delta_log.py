@@ -40,7 +40,7 @@ _Other = TypeVar("_Other")
 class FileFacts:
     """A data file's row count (None without statistics), size in bytes and write time.
 
-    `newest` is the greatest time in the time column; `landed` is the first landing time.
+    `newest` is the latest time in the time column, and `landed` is the earliest landing time.
     """
 
     records: int | None
@@ -54,7 +54,7 @@ class FileFacts:
 class CommitFacts:
     """A commit's effect on a table's rows.
 
-    `added` contains the row count of each file with new rows, in log order, or None without statistics.
+    `added` contains the row count of each file with new rows, in log order. It is None without statistics.
     `rewrites` says whether existing rows were removed or changed. `feed` contains the paths of the commit's
     change files. If the commit has no change files, `feed` contains the row counts of the added and removed
     files.
@@ -68,7 +68,7 @@ class CommitFacts:
 
 
 class Log:
-    """A table's log in its state at the last `refresh`.
+    """A table's log as of the last `refresh`.
 
     `time_column` is a timestamp column with statistics.
     """
@@ -116,7 +116,7 @@ class Log:
 
     @property
     def newest(self) -> datetime | None:
-        """The greatest time in the time column, to the millisecond, or None if the table has no rows."""
+        """The latest time in the time column, to the millisecond, or None if the table has no rows."""
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
@@ -143,7 +143,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of commits from version `first` on. A commit gone from the log yields None."""
+        """Yield each commit's effect from version `first` on, or None for a commit no longer in the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -154,7 +154,7 @@ class Log:
             yield from (self._commits.get(version) for version in versions)
 
     def open(self, path: str) -> pa.NativeFile:
-        """Open a data file by its path in the log. Raises FileNotFoundError if it is gone."""
+        """Open a data file by its path in the log. Raises FileNotFoundError if the file is gone."""
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
@@ -175,7 +175,7 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return an earlier version's files in the order that a new reader reads them.
+        """Return an earlier version's files in the order in which a new reader reads them.
 
         Returns None if the log no longer contains the version.
         """

@@ -32,24 +32,24 @@ class DriverMetrics(Watch):
         self._stream_of = streams_by_query(streams)
         self._lock = threading.Lock()
         self._failing: dict[str, str] = {}
-        self._read = self._counter("records", "Rows that micro-batches have read.", _QUERY)
+        self._read = self._counter("records", "Rows read by micro-batches.", _QUERY)
         self._written = self._counter(
             "records_written",
             "Rows written by micro-batches, by outcome.",
             (*_QUERY, "outcome"),
         )
-        self._refused = self._counter("records_refused", "Rows that silver has refused.", _QUERY)
+        self._refused = self._counter("records_refused", "Rows refused by silver.", _QUERY)
         self._failures = self._counter(
-            "query_failures", "Failures of queries, of their clock-driven work, and of gates.", _QUERY
+            "query_failures", "Failures of queries, their clock-driven work, and gates.", _QUERY
         )
-        self._restarts = self._counter("query_restarts", "Restarts of queries after a failure.", _QUERY)
+        self._restarts = self._counter("query_restarts", "Query restarts after a failure.", _QUERY)
         self._duration = self._histogram(
-            "batch_duration_seconds", "Duration of micro-batches, by phase.", (*_QUERY, "phase")
+            "batch_duration_seconds", "Micro-batch duration, by phase.", (*_QUERY, "phase")
         )
         self._stores = {
             store: self._histogram(
                 f"{store}_write_seconds",
-                f"Time spent by micro-batches on writes to {label}.",
+                f"Time that micro-batches spend writing to {label}.",
                 _QUERY,
             )
             for store, label in labels().items()
@@ -85,7 +85,7 @@ class DriverMetrics(Watch):
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
-        """Record that a failed query or gate works again."""
+        """Record that a failed query or gate has recovered."""
         with self._lock:
             self._failing.pop(name, None)
 
@@ -102,7 +102,7 @@ class DriverMetrics(Watch):
         return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
 
     def _labels(self, name: str) -> tuple[str, str, str]:
-        """Return the stream, layer and table for a query's or gate's name. Unknown parts are empty."""
+        """Return the stream, layer and table of a query or gate, given its name. Unknown parts are empty."""
         query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""

@@ -34,10 +34,10 @@ def health_of(
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
-    `unrun` contains the layers that no process runs, and the time when each last ran (None: unknown). A
-    stream is behind if a record waits longer than `lag_limit`, or if a store lacks rows that other stores
+    `unrun` contains the layers that no process runs, and the time when each last ran (None if unknown). A
+    stream is behind if a record has waited longer than `lag_limit`, or a store lacks rows that other stores
     contain. A stream is stale if its newest event is older than `fresh`. Rows held back by a closed gate do
-    not count as waiting. `refused` contains the latest reports of silver's refusals if letters are open.
+    not count as waiting. If letters are open, `refused` contains the latest reports of silver's refusals.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -108,13 +108,13 @@ def _of_partitions(
         held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
         if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
             hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
-            what = f"an open transaction of producer {first.producer} hides {hidden}"
+            what = f"an open transaction of producer {first.producer} has hidden {hidden}"
             found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
     return found
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return the reason why the backlog's age is unknown, or None if it is known, or if nothing waits."""
+    """Return the reason why the backlog's age is unknown, or None if it is known or there is no backlog."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
@@ -140,10 +140,10 @@ def _of_layer(
 
 
 def _lacking(query: QueryState) -> Health:
-    """Return the health of an export with stores that lack rows."""
+    """Return the health of an export when some of its stores lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
-    what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
-    return Health(Word.BEHIND, f"{what}; refilled once available")
+    what = f"{stores} {verb} rows that {query.name} sent to other stores (unavailable or full)"
+    return Health(Word.BEHIND, f"{what}; the export sends them once it can")
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:

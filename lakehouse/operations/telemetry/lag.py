@@ -117,7 +117,7 @@ class Observer:
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
-        """Return the reason why the lake cannot be read, or None if it can be read."""
+        """Return the reason why the lake cannot be read, or None if it can."""
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
@@ -145,7 +145,7 @@ def _log_of(settings: Settings, spec: TableSpec) -> Log:
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
-    """Call `look`, and return the reason for a failure, or return None if `look` succeeds."""
+    """Call `look`, and return the reason if it fails, or None if it succeeds."""
     try:
         look()
     except Exception as error:  # noqa: BLE001 - a damaged table may cause any error
@@ -173,7 +173,7 @@ def _log_named(settings: Settings, name: str) -> Log:
 
 
 class _Watched:
-    """A stream with its tables' logs and export notes, in their state at the last `refresh`."""
+    """A stream with its tables' logs and export notes, as of the last `refresh`."""
 
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream

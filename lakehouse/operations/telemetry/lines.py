@@ -114,7 +114,7 @@ _NARROW = 100  # below this width, the time since the last write is omitted
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: its duration and the clock time at its end, in seconds."""
+    """A layer's last micro-batch with rows: its duration and its monotonic end time, in seconds."""
 
     took_s: float
     at: float
@@ -188,7 +188,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the landing rate in records/s since the first micro-batch that still counts."""
+        """Return the landing rate in records/s since the first micro-batch of the last half minute."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()

@@ -37,7 +37,7 @@ def unread_appends(log: Log, position: Position | None) -> Unread:
     """Return the unread appends after a position. Without a position, all rows are unread.
 
     Commits that change or remove rows are skipped, because readers skip them. In a reader's initial snapshot,
-    a file with several landing times counts as read once the reader has reached the file.
+    a file with several landing times counts as read once the reader has reached it.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
@@ -91,7 +91,7 @@ def _of_files(files: Sequence[FileFacts]) -> Unread:
 
 
 def _lost(version: int) -> Unread:
-    return Unread(None, reason=f"log retention has removed version {version} before it was read")
+    return Unread(None, reason=f"log retention removed version {version} before it was read")
 
 
 _CLOCKS_DIFFER = timedelta(minutes=5)
@@ -124,7 +124,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return partitions that contain only bronze's positions and the reason why the rest is unknown."""
+    """Return each partition with bronze's position and the reason why its backlog is unknown."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -159,7 +159,7 @@ def table_state(name: str, log: Log) -> TableState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return the greatest event time in a silver table's records, and the watermark.
+    """Return the latest event time in a silver table's records, and the watermark.
 
     Returns None if no record contains an event time. Kafka timestamps do not count. During a backfill, the
     watermark is the value that will apply afterwards.

@@ -27,7 +27,7 @@ def position(log: Log, query: str, source: Log) -> Position | None:
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return the time (UTC) of the query's last micro-batch in its target table, or None without one."""
+    """Return the time (UTC) when the query last wrote to its target table, or None if it never has."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)

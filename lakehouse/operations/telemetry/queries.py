@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Stream
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query that reads tables (by qualified name) or, in bronze, a topic (by default name).
+    """A query, and the tables (qualified names) or, in bronze, the topic (default name) that it reads.
 
     `target` is the table that the query writes, or None for an export. The table's log contains the query's
     progress.
@@ -61,7 +61,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query name from a run's name for the query or its clock-driven work."""
+    """Return the query's name, given a run's name for the query or its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

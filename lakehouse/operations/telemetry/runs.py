@@ -1,4 +1,4 @@
-"""Find the processes that run streams from heartbeat files in HOME/running, and write these files.
+"""Write and read heartbeat files in HOME/running, which show the processes that run streams.
 
     running/<host>-<pid>.json   rewritten by its process every two seconds, removed when the process ends
 
@@ -77,7 +77,7 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers that no process runs, and the time when each last ran (UTC; None: unknown).
+    """Return the layers that no process runs, and the time when each last ran (UTC; None if unknown).
 
     `stops` contains the time of each layer's last stop. A layer with a micro-batch in the last ten seconds
     counts as running, possibly in a process with another HOME.
@@ -169,7 +169,7 @@ class Heartbeat(Watch):
         self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
-        """Record that a failed query works again."""
+        """Record that a failed query has recovered."""
         self._change(name, lambda _: {"error": None})
 
     def on_restart(self, name: str) -> None:

@@ -5,8 +5,8 @@
 /health/ready   200 while the process does its work, else 503; both health paths return reasons as JSON
 
 There is no authentication. The server is therefore protected by limits on the number of connections, in total
-and per peer, and on a request's size and duration. At a limit, a new connection replaces the oldest
-connection that is waiting for its peer. Only one request at a time collects metrics.
+and per peer, and on a request's size and duration. When a limit is reached, a new connection replaces
+the oldest connection that is waiting for its peer. Only one request at a time collects metrics.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def serving(
     except OSError as error:
         raise ServiceError(
             f"telemetry cannot be served at {host}:{port} ({error.strerror}); "
-            "choose another port with --telemetry-port or telemetry.port; use 0 for any free port"
+            "choose another port with --telemetry-port or telemetry.port, or 0 for any free port"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="telemetry", daemon=True)
     thread.start()
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which then no longer counts towards the limits."""
+        """Close a connection, so that it no longer counts towards the limits."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         head, ends = b"", time.monotonic() + self.limits.head_s
         while not any(end in head for end in _ENDS):
             if len(head) > MOST_HEAD:
-                self._refuse(431, f"a request has at most {MOST_HEAD:,} bytes")
+                self._refuse(431, f"a request may be at most {MOST_HEAD:,} bytes long")
                 return
             self.connection.settimeout(max(0.001, ends - time.monotonic()))
             try:
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
                 200 if found.is_ready else 503, "ready" if found.is_ready else "not ready", found.reasons
             )
         else:
-            self._say(404, "unknown", ("this server has /metrics, /health/live and /health/ready",))
+            self._say(404, "unknown", ("this server has only /metrics, /health/live and /health/ready",))
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

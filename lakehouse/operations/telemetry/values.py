@@ -1,7 +1,7 @@
 """Observations of the pipeline from outside its driver, as plain values that do not need Spark.
 
-Times are in UTC. An unknown number is None, and the object then contains a `reason`. After a query has caught
-up, its backlog is exactly 0 records and 0 seconds.
+Times are in UTC. An unknown number is None, and `reason` then says why. Once a query has caught up, its
+backlog is exactly 0 records and 0 seconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Word(StrEnum):
 
     EMPTY     silver has not accepted a record yet
     STALE     the newest event is too old
-    BEHIND    records wait longer than allowed although micro-batches are being written; or a producer's open
+    BEHIND    records have waited longer than allowed although micro-batches are written; or a producer's open
               transaction has hidden records for longer than allowed; or a store lacks rows
     REFUSING  silver has refused a larger share of its records than allowed, and letters are open
     UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
     BLOCKED   the gate is closed
-    STALLED   records wait longer than allowed, and no micro-batch has been written in that time
+    STALLED   records have waited longer than allowed, and no micro-batch has been written in that time
     STOPPED   records wait for a layer that no process runs
     """
 
@@ -43,7 +43,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's health, the reason, and the time when it began (None: unknown).
+    """A stream's health, the reason, and when it began (None if unknown).
 
     `is_unrun` is true if the reason is that no process runs the stream or some of its layers.
     """
@@ -137,7 +137,7 @@ class QueryState:
 
 @dataclass(frozen=True)
 class EventTimes:
-    """The greatest event time in a silver table's records, to the millisecond, and the watermark.
+    """The latest event time in a silver table's records, to the millisecond, and the watermark.
 
     Kafka timestamps do not count as event times.
     """
@@ -186,7 +186,7 @@ class Refused:
 class QueryRun:
     """A query in a running process, and its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote or sent; None before the first micro-batch. `phases_s`
+    `batch` is the version that the micro-batch wrote or sent, or None before the first. `phases_s`
     contains durations in seconds, keyed by phase. `error` is the current failure, or None if the query works.
     """
 
@@ -204,7 +204,7 @@ class QueryRun:
 
 @dataclass(frozen=True)
 class Run:
-    """A process that runs layers of streams, in its state at the last heartbeat.
+    """A process that runs layers of streams, as of its last heartbeat.
 
     `telemetry_port` is None if the process serves no metrics.
     """
@@ -227,7 +227,7 @@ class StreamState:
 
     open_letters  the number of open dead letters; None while they are being counted for the first time
     gate          None if the gate has never been checked
-    newest_event  the greatest event time in the silver tables' records; `freshness_s` is its age
+    newest_event  the latest event time in the silver tables' records; `freshness_s` is its age
     runs          the processes that run the stream, with the stream's queries
     audit         None if the stream has never been audited
     lake_reason   the reason why the stream's own tables could not be read, or None if they could be read

@@ -1,4 +1,4 @@
-// Actions. A dialog says what will be done, asks for confirmation, shows progress, and reports the result.
+// Actions: a dialog that says what will be done, asks for confirmation, and shows progress and the result.
 
 import { ask } from "./api.js";
 import { el, swap } from "./dom.js";
@@ -9,7 +9,7 @@ const LINES = 200;
 
 /**
  * Ask for confirmation; `body` goes to /api/v1/actions. Resolves to the finished action, or to null
- * if none was started or its end was not awaited.
+ * if there is none.
  */
 export function confirmed({ title, text, verb, body, isDangerous = false }) {
   return new Promise((resolve) => {
@@ -113,7 +113,7 @@ function result(found) {
   const rest = Object.entries(others).filter(([, value]) => typeof value !== "object" && value !== 0);
   return [
     well === undefined ? null : el("p", { class: "headline" }, `${count(well)} of ${count(all)} ${verb}`),
-    why.length === 0 ? null : el("p", {}, "Rules that the others break:"),
+    why.length === 0 ? null : el("p", {}, "Rules that the other letters break:"),
     why.length === 0 ? null : el("ul", {}, ...why),
     ...rest.map(([name, value]) => el("p", { class: "muted" }, `${words(name)}: ${value}`)),
   ];

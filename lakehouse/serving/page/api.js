@@ -1,4 +1,4 @@
-// Requests to this server. Responses keep numbers exact; errors are those of problem+json.
+// Requests to this server. Numbers in responses stay exact; errors are problem+json.
 
 export class Problem extends Error {
   constructor(status, detail) {
@@ -7,7 +7,7 @@ export class Problem extends Error {
   }
 }
 
-/** Request a path; raises Problem. A 401 notifies listeners of `token` that one is needed. */
+/** Request a path; throws Problem. A 401 tells listeners for `token` that a token is needed. */
 export async function ask(path, { method = "GET", body = null, headers = {} } = {}) {
   const options = { method, headers: { ...headers }, credentials: "same-origin", cache: "no-cache" };
   if (body !== null) {
@@ -31,7 +31,7 @@ export async function ask(path, { method = "GET", body = null, headers = {} } = 
   throw new Problem(answer.status, detail(text) ?? `${answer.status} ${answer.statusText}`);
 }
 
-/** The same for an endpoint that this server may lack; if it does, the result is null. */
+/** Request a path like `ask`, but return null if this server lacks the endpoint. */
 export async function askIfThere(path) {
   try {
     return await ask(path);
@@ -43,7 +43,7 @@ export async function askIfThere(path) {
   }
 }
 
-/** A path with its query, without null or empty parameters. */
+/** A path with its query; null and empty parameters are omitted. */
 export function query(path, parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
@@ -61,7 +61,7 @@ export async function declared() {
   return (await streams).streams;
 }
 
-/** Parsed JSON; a number that a double cannot hold stays text, if the browser supports that. */
+/** Parse JSON; a number that a double cannot represent stays a string, if the browser supports that. */
 export function parse(text) {
   return JSON.parse(text, (_key, value, context) => {
     const source = typeof value === "number" ? context?.source : undefined;

@@ -1,4 +1,4 @@
-// Chooses the view by the URL's fragment, so that every view can be linked.
+// Chooses the view from the URL's fragment, so that every view can be linked to.
 
 import { el, say, swap } from "./dom.js";
 import { clock } from "./format.js";

@@ -1,17 +1,17 @@
-// Charts of windows by uPlot: the percentile bands of one series, or several series compared.
+// Charts of windows, drawn by uPlot: the percentile bands of one series, or several series compared.
 
 import { el } from "./dom.js";
 import { clock, count, words } from "./format.js";
 
 const HEIGHT = 300;
-const LOW = 190; // if there are several charts
+const LOW = 190; // the height if there are several charts
 const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
 /** Allowed distances between the labels of a time axis, in seconds. */
 const STEPS = [1, 5, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY];
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
 const DASHES = [[], [6, 4], [2, 3]];
 
-/** One series with its bands p50 to p90 and p90 to p99, and its average. */
+/** A chart of one series: its average, and the bands p50 to p90 and p90 to p99. */
 export function bands(name, points, windowSeconds) {
   const [line, wide, close] = ["--line-1", "--band-wide", "--band-close"].map(colour);
   const { at, columns } = spread(points, windowSeconds, ["p99", "p90", "p50", "avg", "min", "max"]);
@@ -33,7 +33,7 @@ export function bands(name, points, windowSeconds) {
   return chart(`${name}: percentiles and average`, points, windowSeconds, [at, ...columns], options);
 }
 
-/** `measure` of several series, `{name, points}`, over the same time; `isLow`: one of several charts. */
+/** A chart of one `measure` of several series, `{name, points}`; `isLow` if it is one of several charts. */
 export function lines(title, compared, measure, windowSeconds, isLow = false) {
   const all = compared.flatMap((one) => one.points);
   const times = whole([...new Set(all.map((one) => one.at))].sort((one, other) => one - other), windowSeconds);
@@ -62,7 +62,7 @@ export function together(charts, node) {
   };
 }
 
-/** A chart; `take` gives it new data of the same kind, and keeps the zoom. */
+/** A chart; `take` replaces its data with data of the same kind, and keeps the zoom. */
 function chart(title, points, windowSeconds, data, { series, bands: filled = [], height = HEIGHT }) {
   const place = el("div", { class: "chart", role: "img", "aria-label": summary(title, points) });
   const note = el("span", { class: "provisional-note" });
@@ -166,5 +166,5 @@ function colour(name) {
 function summary(title, points) {
   const times = points.map((one) => one.at * 1000);
   const [first, last] = [Math.min(...times), Math.max(...times)];
-  return `${title}, from ${clock(first)} to ${clock(last)} UTC; the table below has the values`;
+  return `${title}, from ${clock(first)} to ${clock(last)} UTC; the table below contains the values`;
 }

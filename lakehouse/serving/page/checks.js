@@ -1,4 +1,4 @@
-// Whether gold may be exported, the suites' findings, and the last audit's comparisons.
+// Checks: whether gold may be exported, the last audit's comparisons, and the suites' findings.
 
 import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
@@ -56,7 +56,7 @@ function runNow(verb, action, title, text, again) {
 }
 
 function drawnAudit(found, again) {
-  const button = runNow("Run the audit now", "audit", "Compare every layer with the one before it?", "It runs alongside the streams and changes nothing.", again);
+  const button = runNow("Run the audit now", "audit", "Compare every layer with the one before it?", "The audit runs alongside the streams and changes nothing.", again);
   if (found === null) {
     return [el("p", { class: "muted" }, "This server does not report the last audit."), button];
   }
@@ -74,7 +74,7 @@ function drawnAudit(found, again) {
     one.at === undefined ? "" : ago(one.at, new Date()),
     [one.examples ?? [], one.not_compared ?? [], one.notes ?? []].flat().map((each) => (typeof each === "string" ? each : JSON.stringify(each))).slice(0, KEYS).join("; "),
   ]);
-  const headings = ["stream", "check", "of", "compared", "differences", "result", "made", "examples"];
+  const headings = ["stream", "check", "subject", "compared", "differences", "result", "checked", "examples"];
   return [
     el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "not clean", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
     button,

@@ -4,7 +4,7 @@ import { clock, count, cut, UNKNOWN } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element; `options` are attributes, and `on` (listeners), `style` (CSS properties), `key` (focus). */
+/** Make an element; `options` contains attributes, `on` (listeners), `style` (CSS properties), and `key` (for focus). */
 export function el(name, options = {}, ...children) {
   return filled(document.createElement(name), options, children);
 }
@@ -59,7 +59,7 @@ export function say(node, text) {
   }
 }
 
-/** Set an SVG node's text, cut in the middle if it is wider than `width`; a tooltip has the whole text. */
+/** Set an SVG node's text, cut in the middle if it is wider than `width`; a tooltip shows the whole text. */
 export function fit(node, text, width) {
   if (told.get(node) === text) {
     return;
@@ -110,12 +110,12 @@ export function table(caption, headings, rows, { numeric = [], empty = "Nothing.
   return el("div", { class: "table" }, el("p", { class: "hint" }, "More columns: scroll to the right →"), scrolls);
 }
 
-/** A labelled field of a form. */
+/** A labelled form field. */
 export function field(label, control) {
   return el("label", { class: "field" }, el("span", {}, label), control);
 }
 
-/** A list to choose from; `choices` are values, or pairs of a value and its label. */
+/** A list to choose from; `choices` contains values, or pairs of a value and its label. */
 export function select(name, choices, chosen) {
   const options = choices.map((one) => {
     const [value, label] = Array.isArray(one) ? one : [one, one];

@@ -1,4 +1,4 @@
-// One layer of a stream: backlog, tables, micro-batches and their phases, events.
+// One layer of a stream: its backlog, tables, micro-batches with their phases, and events.
 
 import { askIfThere, query } from "./api.js";
 import { el, moment, renew, table } from "./dom.js";
@@ -11,7 +11,7 @@ const TROUBLES = new Set(["failure", "refusal", "recovery", "data_loss", "schema
 const MOST = 200;
 const SHOWN = 20;
 
-/** The drawer of a stream; `open(layer)` shows it, `update` gives it the newest status. */
+/** A stream's drawer; `open(layer)` shows it, and `update` passes it the newest status. */
 export function drawer(name) {
   let dialog = null;
   let layer = null;
@@ -69,7 +69,7 @@ function content(layer, state, now, happenings) {
     el("h3", {}, "Micro-batches"),
     batches(state, query_),
     ...phases(state, query_),
-    el("h3", {}, "Starts, errors, restarts"),
+    el("h3", {}, "Starts, errors and restarts"),
     events(happenings),
   ];
 }
@@ -87,7 +87,7 @@ function partitions(state) {
   return [...reasons(state.partitions), table("Lag of each partition", headings, rows, { numeric: headings.slice(1) })];
 }
 
-/** The reasons why numbers are unknown, without repetitions. */
+/** The reasons why numbers are unknown, without duplicates. */
 function reasons(lags) {
   const known = new Set(lags.map((one) => one.reason).filter(Boolean));
   return [...known].map((one) => el("p", { class: "trouble" }, one));
@@ -153,5 +153,5 @@ function events(happenings) {
     return el("p", { class: "muted" }, happenings);
   }
   const rows = happenings.map((one) => [moment(one.at), words(one.kind), el("span", { class: "message" }, one.message)]);
-  return table("Starts, errors, restarts", ["at", "what", "message"], rows, { empty: "No events." });
+  return table("Starts, errors and restarts", ["at", "what", "message"], rows, { empty: "No events." });
 }

@@ -8,9 +8,9 @@ import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 const MOST_SERIES = 8;
 const MOST_CHARTS = 12;
 const MOST_BARS = 30;
-const MOST_TIMES = 5; // the threshold: longer bars are cut, so that large totals do not hide the others
+const MOST_TIMES = 5; // times the threshold; longer bars are cut off, so that large totals do not hide the others
 
-/** A chart of rows (newest first): its node, `begin` (to call once it is in the page), and `close`. */
+/** A chart of rows (newest first): its node, `begin` (to be called once the node is in the page), and `close`. */
 export function drawn(table, rows, wanted) {
   const numeric = measures(table).filter((name) => rows.some((row) => isNumber(row.data[name])));
   if (rows.length === 0 || numeric.length === 0) {
@@ -39,7 +39,7 @@ export function drawn(table, rows, wanted) {
   return together(charts, el("div", {}, el("div", { class: charts.length > 1 ? "charts" : null }, ...charts.map((one) => one.node)), more));
 }
 
-/** Series grouped by axis: by metric, the last of several key columns, as each metric has its own unit. */
+/** Group series by metric, the last of several key columns: each metric has its own unit and axis. */
 function unitsOf(table, series) {
   const columns = groupOf(table);
   const last = columns.at(-1);
@@ -56,7 +56,7 @@ function still(node) {
   return { node, begin() {}, close() {} };
 }
 
-/** The rows by series; a series' name consists of the key columns in which they differ. */
+/** Group rows by series; a series' name consists of the key columns that are not filtered. */
 function grouped(table, rows, wanted) {
   const told = groupOf(table).filter((column) => !wanted.keys[column]);
   const columns = told.length === 0 ? groupOf(table) : told;
@@ -77,7 +77,7 @@ function address(table, row, wanted) {
   return `#/gold/${table.name}?${new URLSearchParams([...keys, ["within", wanted.within]])}`;
 }
 
-/** Bars of rows without windows, the greatest first; a threshold in the table's settings is marked. */
+/** Bars for rows without windows, longest first; a threshold in the table's settings is marked. */
 function bars(table, rows, measure) {
   const threshold = Object.entries(table.settings ?? {}).find(([name, value]) => name.endsWith("threshold") && isNumber(value));
   const limit = threshold === undefined ? null : Number(threshold[1]);
@@ -98,6 +98,6 @@ function bars(table, rows, measure) {
     );
   });
   const isCut = greatest > most ? `; bars end at ${MOST_TIMES} times that` : "";
-  const about = limit === null ? words(measure) : `${words(measure)}, the threshold of ${threshold[1]} marked${isCut}`;
+  const about = limit === null ? words(measure) : `${words(measure)}, with the threshold of ${threshold[1]} marked${isCut}`;
   return still(el("figure", {}, el("figcaption", { class: "muted" }, about), el("ul", { class: "bars" }, ...items)));
 }

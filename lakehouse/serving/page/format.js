@@ -1,8 +1,8 @@
-// Formats numbers, durations and times for people. All times are UTC; unknown values are a dash.
+// Formats numbers, durations and times for people. All times are in UTC; unknown values are shown as a dash.
 
 export const UNKNOWN = "–";
 
-/** A number with thousands separators; a number beyond a double is given as text, and keeps all its digits. */
+/** A number with thousands separators; one that a double cannot represent is a string, and keeps all its digits. */
 export function count(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;
@@ -50,7 +50,7 @@ export function briefly(value) {
   return seconds(value).replace(/^(\d+ (?:d|h|min)) .*$/, "$1");
 }
 
-/** A number of at most six characters: "123K" from a hundred thousand on. */
+/** A number in at most six characters, such as "123K" from a hundred thousand on. */
 export function compact(value) {
   const isLong = typeof value === "number" && Math.abs(value) >= 100_000;
   return isLong ? value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 }) : count(value);
@@ -77,7 +77,7 @@ export function ago(value, now) {
   return Number.isNaN(passed) ? UNKNOWN : `${seconds(passed)} ago`;
 }
 
-/** A text cut in the middle, so that both ends stay visible. */
+/** A string cut in the middle, so that both ends stay visible. */
 export function cut(text, most) {
   if (text.length <= most) {
     return text;

@@ -98,7 +98,7 @@ async function begin(root, name, state) {
   await again(true);
 }
 
-/** Show a chart; if the shown one is of the same kind, it is only updated. */
+/** Show a chart, or update the current one if it is of the same kind. */
 function draw(place, before, next) {
   if (before !== null && before.kind !== undefined && before.kind === next.kind) {
     before.take(next);
@@ -129,7 +129,7 @@ function chosen(table, parameters) {
   return { keys, within: parameters.within ?? (table.windowSeconds === null ? "" : "21600") };
 }
 
-/** The newest rows of the time span that ends with the newest row; `path` is the URL that returns them. */
+/** The newest rows in the time span that ends with the newest row; `path` is the URL that returns them. */
 async function rowsOf(table, { keys, within }) {
   const filters = { ...keys, order: "newest" };
   let start = null;
@@ -188,7 +188,7 @@ function same(table, wanted, found) {
   const copy = (text) =>
     el("button", { type: "button", class: "quiet", key: `c:${text}`, on: { click: () => navigator.clipboard?.writeText(text) } }, "Copy");
   return [
-    el("h2", {}, "The same rows by SQL and API"),
+    el("h2", {}, "The same rows in SQL and the API"),
     el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copy(sql)),
     el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copy(new URL(found.path, location.href).href)),
   ];

@@ -14,7 +14,7 @@ const TRIED = new Set(["replay", "discard"]);
 export function open(root, _parameters, id) {
   const body = el("div", {});
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/letters" }, "Dead letters")), el("h1", {}, "Dead letter"), body);
-  const bytes = record(id); // once: they do not change
+  const bytes = record(id); // read once, because they do not change
   const again = async () => {
     try {
       const letter = await ask(`/api/v1/dead-letters/${encodeURIComponent(id)}`);
@@ -45,7 +45,7 @@ function content(letter, bytes, tried, again) {
   ];
 }
 
-/** Replays and discards since the letter was written that may have included it. */
+/** The replays and discards that may have included a letter since it was written. */
 async function tries(letter) {
   let found;
   try {

@@ -1,4 +1,4 @@
-// Dead letters: counts, a list by stream, rule, status and time, and actions on all of them.
+// Dead letters: counts, a list filtered by stream, rule, status and time, and actions on the matching letters.
 
 import { ask, declared, query } from "./api.js";
 import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
@@ -79,7 +79,7 @@ function chosen({ stream = "", rule = "", status = "open", within = "", since = 
   return { stream, rule, status, within, since, until };
 }
 
-/** The request's parameters; `within`, in seconds, becomes the time `since`. */
+/** The request parameters; `within`, in seconds, becomes the time `since`. */
 function asked({ stream, rule, status, within, since, until }) {
   const from = within === "" ? since : new Date(Date.now() - Number(within) * 1000).toISOString();
   return { stream, rule, status, since: from, until };
@@ -150,7 +150,7 @@ function listTable(letters, wanted) {
   return table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
 }
 
-/** Dry run, replay and discard of all open letters that match the filters. */
+/** The buttons that try, replay or discard all open letters that match the filters. */
 function actions(wanted, filters, counts, again) {
   if (wanted.status !== "open") {
     return el("p", { class: "muted" }, "Only open letters can be replayed or discarded.");
@@ -164,7 +164,7 @@ function actions(wanted, filters, counts, again) {
   return actionButtons(body, what, open.length === 0, again);
 }
 
-/** The three buttons; `body` selects the letters, `what` describes them. */
+/** The three buttons; `body` selects the letters, and `what` describes them. */
 export function actionButtons(body, what, isNone, again) {
   const button = (verb, key, dialog, isDangerous = false) =>
     el(

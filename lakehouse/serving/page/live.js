@@ -1,4 +1,4 @@
-// Live data, while the page is visible: the status once a second, and new versions of tables as they appear.
+// Live data while the page is visible: the status once a second, and new table versions as they appear.
 
 import { ask } from "./api.js";
 
@@ -6,7 +6,7 @@ const EVERY_MS = 1000;
 const AGAIN_MS = 5000;
 const KEPT_MS = 15000;
 
-/** The newest status, null before the first one; `isMissing`: this server does not offer it. */
+/** The newest status, or null before the first one; `isMissing` if this server does not offer it. */
 export const live = { status: null, isMissing: false, trouble: null };
 
 const history = [];
@@ -15,7 +15,7 @@ let events = null;
 let timer = null;
 let run = 0;
 
-/** Listen to `status` (each time it arrives or fails) or `table` (its name); returns a function that stops it. */
+/** Listen for `status` (when it arrives or fails) or `table` (with its name); returns a function that stops listening. */
 export function on(kind, listener) {
   listeners[kind].add(listener);
   return () => listeners[kind].delete(listener);
@@ -42,7 +42,7 @@ export function stop() {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
 
-/** The recent growth per second of a counter in the stream's status; null if unknown. */
+/** The recent growth per second of a counter in the stream's status, or null if unknown. */
 export function perSecond(streamName, read) {
   const points = history
     .map(({ at, streams }) => [at, read(streams.get(streamName))])

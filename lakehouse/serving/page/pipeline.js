@@ -40,7 +40,7 @@ const TALL = {
 };
 const narrow = matchMedia("(max-width: 1000px)");
 
-/** Draw it; `open(layer)` is called for the selected node. Returns its node, `update` and `close`. */
+/** Draw a pipeline; `open(layer)` is called for the selected node. Returns the drawing's node, `update` and `close`. */
 export function pipeline(name, open) {
   const node = el("div", { class: "pipeline" });
   let drawing = null;
@@ -64,7 +64,7 @@ export function pipeline(name, open) {
   };
 }
 
-/** The backlog of each layer as `{records, seconds}`; null if there is none, or if it is unknown. */
+/** The backlog of each layer as `{records, seconds}`, with null for unknown numbers. Without lags, it is null. */
 export function backlogs(stream) {
   const found = { bronze: sum(stream.partitions) };
   for (const layer of ["silver", "gold", "export"]) {
@@ -73,7 +73,7 @@ export function backlogs(stream) {
   return found;
 }
 
-/** The layer with the longest wait; null if nothing waits. */
+/** The layer with the longest wait, or null if nothing is waiting. */
 export function slowestOf(stream) {
   const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
   waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
@@ -217,7 +217,7 @@ function layer(stream, name, now) {
   return [rowRate(stream, name), written === undefined ? null : `written ${briefly((new Date(now) - new Date(written)) / 1000)} ago`, version(stream, name)];
 }
 
-/** Rows per second as reported by the layer's process, else from the growth of the row count. */
+/** Rows per second as reported by the layer's process, or else derived from the growth of the row count. */
 function rowRate(stream, name) {
   const running = (stream.runs ?? []).flatMap((run) => run.queries).filter((one) => layerOf(one.name) === name);
   if (running.length > 0) {
@@ -244,7 +244,7 @@ function version(stream, name) {
   return found.length === 0 ? "not created yet" : found.join(" · ");
 }
 
-/** The tables of a layer; the dead letters belong to no single stream. */
+/** A layer's tables, without the dead letters, which belong to no single stream. */
 export function tablesOf(stream, name) {
   return stream.tables.filter((one) => one.name.startsWith(`${name}.`) && !one.name.endsWith(".dead_letters"));
 }

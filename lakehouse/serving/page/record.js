@@ -6,9 +6,9 @@ import { count, cut } from "./format.js";
 
 const MOST = 2_000_000;
 const ROW = 16;
-const HIDDEN = "Raw bytes may contain personal data: viewing them needs a token with the scope payload.";
+const HIDDEN = "Raw bytes may contain personal data: viewing them requires a token with the scope payload.";
 
-/** The value of a letter's record, and its key and headers on request; what the caller may not see is not shown. */
+/** The value of a letter's record, and its key and headers on request, or a notice if the caller may not see them. */
 export async function record(id) {
   const path = `/api/v1/dead-letters/${encodeURIComponent(id)}/record`;
   let found;
@@ -105,7 +105,7 @@ export function laidOut(text) {
   return out;
 }
 
-/** "0000  7b 22 …  {"…" with sixteen bytes per line; the first byte is at `offset` of the part. */
+/** "0000  7b 22 …  {"…" with sixteen bytes per line; the first byte is at `offset` in the part. */
 function dumped(hex, offset) {
   const lines = [];
   for (let at = 0; at < hex.length; at += ROW * 2) {

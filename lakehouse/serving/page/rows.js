@@ -39,15 +39,15 @@ export function rowsTable(described, rows) {
   ]);
   const headings = [...described.key, ...others, ...(says ? ["state"] : [])].map(words);
   const list = table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row matches." });
-  return rows.length > MOST ? [list, el("p", { class: "muted" }, `The newest ${MOST} are listed.`)] : [list];
+  return rows.length > MOST ? [list, el("p", { class: "muted" }, `Only the newest ${MOST} are listed.`)] : [list];
 }
 
-/** Whether a value is a number, including one that a double cannot hold. */
+/** Whether a value is a number, including one that a double cannot represent. */
 export function isNumber(found) {
   return typeof found === "number" || (typeof found === "string" && /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(found));
 }
 
-/** Whether a column has only numbers; a payload may be any JSON. */
+/** Whether a column contains only numbers; a payload may be any JSON. */
 function areNumbers(values) {
   const known = values.filter((one) => one !== null && one !== undefined);
   return known.length > 0 && known.every(isNumber);

@@ -1,5 +1,5 @@
-// The form for a token. The token is sent to the server once, which answers with a cookie that no script can
-// read; the page does not store it.
+// The token form. It sends the token to the server once, which answers with a cookie that no script can read.
+// The page does not store the token.
 
 import { ask, askIfThere } from "./api.js";
 import { el, swap } from "./dom.js";
@@ -20,7 +20,7 @@ export function install(forget, again) {
   tell(forget);
 }
 
-/** Show the button to forget the token if the server requires one. */
+/** Show the button that forgets the token, if the server requires a token. */
 async function tell(forget) {
   try {
     const found = await askIfThere("/api/v1/session");
@@ -41,7 +41,7 @@ function open(forget, again) {
     "form",
     { method: "dialog" },
     el("h2", { id: "token-title" }, "Token required"),
-    el("p", {}, "On the server's machine, ", el("code", {}, "lakehouse tokens add NAME --scope read"), " creates one."),
+    el("p", {}, "On the server's machine, ", el("code", {}, "lakehouse tokens add NAME --scope read"), " creates a token."),
     el("label", { class: "field" }, el("span", {}, "Token"), input),
     said,
     el("div", { class: "buttons" }, el("button", { type: "submit", class: "main" }, "Use token")),

@@ -1,6 +1,6 @@
 // The Spark SQL that returns the rows of a view.
 
-/** `keys` are texts by column, empty for any; `start` is epoch milliseconds, null for the beginning. */
+/** `keys` contains strings by column, empty for any; `start` is in epoch milliseconds, or null for the beginning. */
 export function sqlOf(table, keys, start, most) {
   const conditions = Object.entries(keys)
     .filter(([, value]) => value !== "")

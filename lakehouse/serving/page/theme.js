@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme chosen on this device, else the system's.
+// Before anything is drawn, apply the theme chosen on this device, or else the system's.
 (() => {
   const known = ["light", "dark"];
   const media = matchMedia("(prefers-color-scheme: dark)");
@@ -6,7 +6,7 @@
   try {
     chosen = localStorage.getItem("lakehouse.theme");
   } catch {
-    // Storage may be blocked; then the system's theme applies.
+    // Storage may be blocked. The system's theme then applies.
   }
 
   function show() {
@@ -20,7 +20,7 @@
     try {
       localStorage.setItem("lakehouse.theme", chosen);
     } catch {
-      // Then the choice lasts until the page is closed.
+      // The choice then lasts until the page is closed.
     }
     show();
   };

@@ -43,7 +43,7 @@ class NewVersion:
 
 
 class Changes:
-    """A detector of changes, which calls `look` every `every_s` seconds while there are listeners.
+    """A change detector that calls `look` every `every_s` seconds while there are listeners.
 
     `look` may block, and returns the tables' current versions.
     """
@@ -112,7 +112,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number in a listener's last id, or None if some later changes are no longer stored."""
+        """Return the number in a listener's last id, or None if the listener cannot resume from there."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -120,7 +120,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after `seen`. Return false if none occurred before the timeout."""
+        """Wait for a change after `seen`. Return False if none occurred before the timeout."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

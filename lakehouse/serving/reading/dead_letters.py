@@ -32,7 +32,7 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return one part of a record, or None for a null. Raises IndexError if the record lacks the header."""
+    """Return one part of a record, or None if it is null. Raises IndexError for a missing header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
@@ -52,7 +52,7 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON with a piece of the data that starts at an offset, and `next`, the next piece's offset.
+    """Return JSON containing the piece of the data at an offset, and `next`, the next piece's offset.
 
     The piece is returned as hex. It is also returned as text if it is UTF-8, and as JSON if it is the
     complete data and is valid JSON. A piece of text never ends within a character.

@@ -106,7 +106,7 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version. A table that was recreated is opened again.
+        """Return the newest version. A recreated table is reopened.
 
         Raises NoTableError if there is no table, and TableAwayError if the table cannot be read.
         """
@@ -129,7 +129,7 @@ class Table:
             return self._snapshot
 
     def forget(self) -> None:
-        """Discard the open table, so that the next read opens it again."""
+        """Discard the open table, so that the next read reopens it."""
         with self._lock:
             self._forget()
 
@@ -214,7 +214,7 @@ def first_rows(
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
-    """Read the newest version. If the read fails, reopen the table and try again once."""
+    """Read the newest version. If the read fails, reopen the table and retry once."""
     try:
         return found(table.snapshot())
     except NoTableError:

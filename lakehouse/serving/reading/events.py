@@ -42,8 +42,8 @@ class Happenings:
     ) -> Found[list[Event]]:
         """Return the newest events of these kinds and streams, newest first.
 
-        If `kinds` or `streams` is empty, it does not restrict the events. `before` is the time and id of an
-        event. If `before` is given, only earlier events are returned.
+        An empty `kinds` or `streams` matches all events. If `before`, the time and id of an event, is given,
+        only earlier events are returned.
         """
 
         def read(_snapshot: object) -> list[Event]:
@@ -68,7 +68,7 @@ class Happenings:
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values. Its `details` are decoded, and their keys are not changed."""
+    """Return an event as JSON values. Its `details` are decoded with their keys unchanged."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
     return whole | {"details": details_of(event)}
 
@@ -76,7 +76,7 @@ def told(event: Event) -> dict[str, Any]:
 def details_of(event: Event) -> Any:
     """Return an event's decoded details, or their text if they are not JSON.
 
-    NaN and infinities become text. Tracebacks are removed, because they may contain record values that not
+    NaN and infinities become strings. Tracebacks are removed, because they may contain record values that not
     every caller may read.
     """
     try:

@@ -65,7 +65,7 @@ class Gold:
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Of the exported rows with these key values, return the last one in the Redis view's order."""
+        """Return the last exported row with these key values, in the Redis view's order."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
@@ -161,7 +161,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return each member's rows that have the member's greatest value of `order`."""
+    """Return each member's rows with the greatest value of `order`."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 

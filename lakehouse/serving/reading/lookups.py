@@ -68,7 +68,7 @@ class Answer:
 
 
 class Lookups:
-    """Lookups of rows. They raise Problem 404 if neither store has the rows, and 503 if both are unavailable.
+    """Row lookups. They raise Problem 404 if neither store has the rows, and 503 if both are unavailable.
 
     Redis contains every window that starts within the last `whole_s` seconds, unless Redis has lost rows.
     """

@@ -119,7 +119,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse a stored row. Return None for a missing value, a deleted row, or a value of any other form."""
+    """Parse a stored row. Return None for a missing value, a deleted row, or a value in any other form."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):

@@ -43,7 +43,7 @@ class WantedAction(BaseModel):
     table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments. Raises Problem for an option that the command does not have."""
+        """Return the command's arguments. Raises Problem for an option that the command lacks."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:

@@ -32,7 +32,7 @@ from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.streams.messages.layout import Row
 
 Stream = Annotated[
-    str | None, Query(min_length=1, max_length=200, description="Only letters of this stream.")
+    str | None, Query(min_length=1, max_length=200, description="Only letters from this stream.")
 ]
 Rule = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
@@ -48,7 +48,7 @@ Until = Annotated[str | None, Query(max_length=64, description="Only letters fir
 Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The letter's id.")]
 Which = Annotated[Part, Query(description="The part of the record to return.")]
 Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's index, counted from 0.")]
-Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte.")]
+Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte to return.")]
 
 _log = logging.getLogger(__name__)
 _TIMES = ("kafka_timestamp", "first_seen", "last_attempt")
@@ -144,7 +144,7 @@ async def _refuse_unnamed(
         return
     there = await lookups.scan(letters.names)
     refuse_unknown("stream", _given(stream), {*streams, *there.streams}, "stream")
-    refuse_unknown("rule", _given(rule), {*RULES, *there.rules}, "rule of a dead letter")
+    refuse_unknown("rule", _given(rule), {*RULES, *there.rules}, "dead-letter rule")
 
 
 def _given(value: str | None) -> list[str]:

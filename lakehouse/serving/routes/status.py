@@ -34,7 +34,7 @@ _FIRST = datetime.min.replace(tzinfo=UTC)
 Kinds = Annotated[list[Kind], Query(max_length=50, description="Only events of this kind; may be repeated.")]
 StreamName = Annotated[str, Query(min_length=1, max_length=200)]
 Streams = Annotated[
-    list[StreamName], Query(max_length=50, description="Only events of this stream; may be repeated.")
+    list[StreamName], Query(max_length=50, description="Only events from this stream; may be repeated.")
 ]
 Since = Annotated[str | None, Query(max_length=64, description="Only events at this time or later.")]
 

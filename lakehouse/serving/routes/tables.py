@@ -127,7 +127,7 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return the values of a row's key columns, by column name, as request parameters (times in epoch ms)."""
+    """Return a row's key as request parameters, keyed by column name, with times in epoch ms."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 

@@ -138,7 +138,7 @@ class Entrance:
         """
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
-                why = f"token {caller.name} has {MOST_AT_ONCE} requests in progress, the limit; try again"
+                why = f"token {caller.name} has the maximum of {MOST_AT_ONCE} requests in progress; try again"
                 raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "1"})
             self._answering[caller.name] += 1
 
@@ -192,9 +192,9 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
     """Raise Problem 403 if a page from another origin sent the request. Only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
-        raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not write here")
+        raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not change anything here")
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise Problem(HTTPStatus.FORBIDDEN, "pages from other sites may not write here")
+        raise Problem(HTTPStatus.FORBIDDEN, "pages from other sites may not change anything here")
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:

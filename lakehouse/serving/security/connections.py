@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
         self._end = end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop on a signal. Responses that would never end by themselves are ended first."""
+        """Stop on a signal. Responses that would otherwise never end are ended first."""
         self._end()
         super().handle_exit(sig, frame)
 

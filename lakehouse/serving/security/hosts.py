@@ -1,7 +1,7 @@
 """The first check of every request: its Host must be one of the server's names.
 
 The check prevents DNS rebinding by pages from other sites. Every response also tells browsers not to guess
-its media type. Unless it sets Cache-Control, it also tells them not to store it.
+its media type and, unless it sets Cache-Control, not to store it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits on the rate of requests, with bursts, and on the size of request bodies."""
+"""Limits on request rates, with bursts, and on the size of request bodies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSALS = Rate(per_second=1.0, burst=60.0)
 
 
 class Limiter:
-    """A count of the requests of each client. Only the last ten thousand clients are remembered."""
+    """A rate limiter that counts each client's requests. It remembers the last ten thousand clients."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
@@ -48,7 +48,7 @@ class Limiter:
         self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and the time of that count
 
     def take(self, client: str) -> None:
-        """Count a request. If the client has none left, raises Problem 429 with the seconds to wait."""
+        """Count a request. Raises Problem 429, with the seconds to wait, if the client has none left."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)
@@ -57,7 +57,7 @@ class Limiter:
             self._left.popitem(last=False)
         if left < 1:
             wait = ceil((1 - left) / self._rate.per_second)
-            detail = f"more than {self._rate.per_second:g} requests a second; try again in {wait} s"
+            detail = f"the limit is {self._rate.per_second:g} requests per second; try again in {wait} s"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": str(wait)})
 
 
@@ -99,7 +99,7 @@ class Bodies:
                     if len(body) > self._most:
                         raise self._too_large()
         except TimeoutError:
-            why = f"the request's body did not arrive within {self._within_s:g} s"
+            why = f"the request body did not arrive within {self._within_s:g} s"
             raise Problem(HTTPStatus.REQUEST_TIMEOUT, why, headers={"Connection": "close"}) from None
         waiting = [{**last, "body": bytes(body)} if last["type"] == "http.request" else last]
 
@@ -109,7 +109,7 @@ class Bodies:
         return replayed
 
     def _too_large(self) -> Problem:
-        why = f"a request's body may have at most {self._most:,} bytes"
+        why = f"a request body may be at most {self._most:,} bytes long"
         return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why, headers={"Connection": "close"})
 
 

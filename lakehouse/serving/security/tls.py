@@ -26,7 +26,7 @@ class Certificate:
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"HTTPS cannot be served with --tls-cert {certificate} and --tls-key {key}: {error}. Both "
-                "are PEM files: the certificate with its chain, and its key without a password"
+                "must be PEM files: the certificate with its chain, and its key without a password"
             ) from error
 
     async def look(self) -> None:

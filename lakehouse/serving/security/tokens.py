@@ -1,8 +1,8 @@
 """API tokens, stored in a file that only its owner can read.
 
 An entry consists of a name, scopes, an expiry time and the SHA-256 of the secret. A secret has 256 random
-bits and cannot be guessed, so a fast hash is as safe as a slow one. The file contains no secret that would
-give access to the API.
+bits and cannot be guessed, so a fast hash is as safe as a slow one. The file contains only hashes, which
+do not give access to the API.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Tokens:
         with self._changing():
             standing = self.read()
             if not any(one.name == name for one in standing):
-                raise SettingsError(f"there is no token {name}; `lakehouse tokens list` shows them")
+                raise SettingsError(f"there is no token {name}; `lakehouse tokens list` lists all tokens")
             self._write(tuple(one for one in standing if one.name != name))
 
     def read(self) -> tuple[Token, ...]:
@@ -119,7 +119,7 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller with this secret, if any. The search takes the same time for any secret."""
+        """Return the caller with this secret, or None. The search takes the same time for every secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:

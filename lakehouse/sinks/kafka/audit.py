@@ -101,7 +101,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
         if found.has_expired:
             expired = different.where(F.col("what") == _NOT_SENT).count()
             different = different.where(F.col("what") != _NOT_SENT)
-            notes += [f"{expired:,} rows no longer have a message: Kafka has expired it"] if expired else []
+            notes += [f"the messages for {expired:,} rows have expired in Kafka"] if expired else []
             compared -= expired
         unsent = audited.unsent()
         if unsent is not None:
@@ -127,7 +127,7 @@ def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: K
         is_ours = progress.table == audited.exported.sent_as
         return None if is_ours else f"the sent rows come from a different table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, audited.place).values()):
-        return "rows were sent, but neither Kafka nor the lake knows up to which version"
+        return "rows were sent, but neither Kafka nor the lake has a record of the last version sent"
     return None
 
 
@@ -199,7 +199,7 @@ def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
-    """Return gold rows as messages: key, value, identifying fields, and `leaves` (whether it is exported)."""
+    """Return gold rows as messages: key, value, identity fields, and `leaves` (whether the row is sent)."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
@@ -218,7 +218,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
     """Return the rows whose last message differs from gold, with the digest of gold's message.
 
-    A tombstone key belongs to only one row.
+    Each tombstone key belongs to a single row.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -248,7 +248,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return the messages that occur fewer times in the topic than in gold, with their values' digests."""
+    """Return the messages that occur less often in the topic than in gold, with their values' digests."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
@@ -280,11 +280,11 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):
             raise
-        return [], [f"{GONE}: it is unknown whether messages that the topic has twice were sent twice"]
+        return [], [f"{GONE}: it is unknown whether repeated messages in the topic are duplicates"]
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"
-    unknown = f"{gone}: it is unknown whether {count:,} messages were sent more often than gold has them"
+    unknown = f"{gone}: it is unknown whether {count:,} repeated messages are duplicates"
     return [], [unknown] if count else []
 
 

@@ -1,4 +1,4 @@
-"""Send dead letters to a topic, exactly once for read-committed consumers, in a form that Kafka's tools show.
+"""Send dead letters to a topic exactly once for read-committed consumers, in a form that Kafka's tools show.
 
 A message contains the original record's key, value and headers. It also has the headers of a Kafka Streams
 dead letter (KIP-1034), so consoles that support these headers can show it. Further headers contain the
@@ -87,7 +87,7 @@ class LetterSink:
     def write(self, letters: Iterable[Letter], span: Span) -> int:
         """Send the letters in order, and return how many were sent (0 if all of them had been sent before).
 
-        Without letters, the position is stored only if it replaces another table's position. Raises
+        If there are no letters, the position is stored only if it replaces another table's position. Raises
         ServiceError if the broker refuses the letters, or if another exporter of these letters has taken
         over.
         """
@@ -139,7 +139,7 @@ class LetterSink:
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message, without some parts if the whole would be too large for the topic.
+    """Return a letter's message, and omit parts of it if it would be too large for the topic.
 
     The value is omitted first. If that is not enough, the key, the record's headers and the reasons are
     omitted too. The header `lakehouse.letter.left_out` lists the omissions.

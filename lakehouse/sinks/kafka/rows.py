@@ -25,7 +25,7 @@ class Exporter:
     """The base class for exporting a table to a topic in Kafka transactions.
 
     Rows and progress are committed in the same transaction. The progress is the consumer group's offset and
-    metadata in the topic's partition 0. The group's name is also the transactional id, so a second exporter
+    metadata for the topic's partition 0. The group's name is also the transactional id, so a second exporter
     with the same group fences the first. The broker aborts a transaction that stays open longer than
     `transaction_timeout_s` or the broker's own limit. Read-committed consumers never see the messages of an
     aborted transaction.
@@ -112,7 +112,7 @@ class KafkaSink(Exporter):
         self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Split the changes by whether the topic accepts them. Recheck the topic's limit before a refusal.
+        """Split the changes by whether the topic accepts them. Recheck the topic's limit before refusing any.
 
         Raises ServiceError like `write`.
         """

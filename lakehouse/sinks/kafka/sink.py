@@ -17,7 +17,7 @@ from lakehouse.streams.definition import MergedTable
 
 
 class ToKafka:
-    """The lead for a table that has a topic. It creates the topic if the topic is missing.
+    """The lead for a table that has a topic. It creates the topic if necessary.
 
     A micro-batch is sent in one transaction. A large micro-batch is sent in slices, with a transaction for
     each slice and a final transaction for the position.
@@ -43,7 +43,7 @@ class ToKafka:
         return last_sliced(self._access, self._exported.table.name, self.place)
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows, and yield them after their commit."""
+        """Send the rows in order, and yield each slice after its commit."""
         return self._in_slices(changes, sending) if sending.is_large else self._at_once(changes, sending)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class ToKafka:
     def _at_once(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         rows = list(changes)
         weighed = self._sink.weigh(rows)
-        # Record refused rows first, so they are known even if the topic accepts them in a retry.
+        # Record refused rows first, so they are known even if the topic accepts them on a retry.
         self._note(weighed.refused, sending)
         yield Slice(rows, self._sink.write(weighed.fitting, sending.span), weighed.refused)
 

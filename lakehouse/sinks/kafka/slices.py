@@ -1,9 +1,9 @@
 """Send a large micro-batch's rows in slices.
 
-The broker aborts a transaction that stays open too long. A single transaction for a large micro-batch could
-time out in every retry, forever. A large micro-batch is therefore sent in slices of bounded size. Each
-slice's transaction includes the progress. Once a slice is committed, it is written to the other stores. The
-rows are never all in memory at once.
+The broker aborts a transaction that stays open too long, so a single transaction for a large micro-batch
+could time out on every retry. The micro-batch is therefore sent in slices of bounded size, and its rows are
+never all in memory at once. Each slice's transaction includes the progress. Once a slice is committed, it is
+written to the other stores.
 
 A retry skips committed slices, so it must send the rows in the same order. The order is stable because the
 slices' progress records the micro-batch's span of the change feed, and rows are ordered by version and keys.
@@ -34,18 +34,18 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class _Progress:
-    """The number of processed rows, including refused rows, and the smallest limit applied to them."""
+    """The number of processed rows, including refused rows, and the smallest size limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the next slice's maximum size. It keeps finished rows and new rows in separate slices."""
+        """Return the next slice's maximum size, which keeps finished rows and new rows in separate slices."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
 class SlicedSink(Exporter):
-    """An exporter that writes each row to a topic exactly once, at most `slice_rows` rows per transaction.
+    """An exporter that writes rows to a topic exactly once, with at most `slice_rows` rows per transaction.
 
     The progress is the number of processed rows. It is stored as the offset of the group
     `lakehouse-export-<table>-to-<topic>-slices`, whose metadata contains the micro-batch's span. A retry
@@ -108,8 +108,8 @@ class SlicedSink(Exporter):
             # The slices of another micro-batch were committed after this micro-batch was planned.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
-                f"{found.after}, but this export's micro-batch is from {span.before} to {span.after}: it "
-                "must send the rest of those slices first"
+                f"{found.after}, but this export's micro-batch is from {span.before} to {span.after}. The "
+                "rest of those slices must be sent first"
             )
         return _Progress(0, sys.maxsize)
 

@@ -1,4 +1,4 @@
-"""Audit PostgreSQL: its rows must equal gold's at the position that PostgreSQL stores, column by column.
+"""Audit PostgreSQL: column by column, its rows must equal gold's at the position stored in PostgreSQL.
 
 The rows and the position are read in one snapshot. The database compares the rows with gold at that position,
 so no row is in flight. A gold row that is not exported in its current state, such as a reopened call, may be

@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """A phrase for PostgreSQL's reaction, and the remedy. PostgreSQL's own message is printed in between."""
+    """What PostgreSQL does, and the remedy. Its own message is printed between these two phrases."""
 
     does: str
     todo: str
@@ -38,46 +38,47 @@ _MEANINGS = {
         "has cancelled a statement of the export{of}",
         "it is retried; if that never succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
     ),
-    "57P05": _Meaning("has ended the export's connection{of}, because it was idle", "it reconnects"),
+    "57P05": _Meaning("has closed the connection for the export{of} because it was idle", "it reconnects"),
     "25P03": _Meaning(
-        "has ended the export's connection{of}, because it was idle within a transaction",
+        "has closed the connection for the export{of} because a transaction was idle",
         "it is retried; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
     ),
     "25P04": _Meaning(
-        "has ended a transaction of the export{of}, because it took too long",
+        "has aborted a transaction of the export{of} because it took too long",
         "it is retried; raise transaction_timeout for this user (ALTER ROLE … SET)",
     ),
     "55P03": _Meaning(
-        "has not given the export the locks that it needs{of}",
+        "did not grant the export{of} the locks it needs",
         "it is retried; pg_stat_activity and pg_locks show which session holds them",
     ),
-    "40": _Meaning("has ended a transaction of the export{of} in favour of another", "it is retried"),
+    "40": _Meaning("has aborted a transaction of the export{of} because of a conflict", "it is retried"),
     "25006": _Meaning(
         "is read-only, so rows{of} wait",
-        f"it is a standby, and {URL} must name the primary, also after a failover; or "
+        f"it is a standby, and {URL} must name the primary, even after a failover; or "
         "default_transaction_read_only is on for the server, the database or this user",
     ),
     "53": _Meaning("has run out of a resource, so rows{of} wait", "they are sent once it is available again"),
-    "53100": _Meaning("has no space on its disk, so rows{of} wait", "they are sent once it has space"),
+    "53100": _Meaning("has no disk space left, so rows{of} wait", "they are sent once it has space"),
     "53300": _Meaning(
-        "has no connection to spare, so rows{of} wait", "raise max_connections, or close other connections"
+        "has reached its connection limit, so rows{of} wait",
+        "raise max_connections, or close other connections",
     ),
-    "58": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
-    "XX": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
+    "58": _Meaning("had an internal error in the export{of}", "its log has details; the export is retried"),
+    "XX": _Meaning("had an internal error in the export{of}", "its log has details; the export is retried"),
     # Missing privileges.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
-    "42501": _Meaning(f"denies the user in {URL} a right", "see docs/postgresql.md, Access"),
+    "42501": _Meaning(f"denies the user in {URL} a right", "see docs/postgresql.md (Access)"),
     # Errors in the PostgreSQL table: the rows wait until someone fixes the table.
     "42P01": _Meaning(
-        "lacks a table{of}",
-        "it is recreated; if that does not help, a connection pooler may pool transactions, not sessions",
+        "is missing a table for the export{of}",
+        "it is recreated; if the error persists, a connection pooler may pool transactions, not sessions",
     ),
     "42": _Meaning(
         "cannot store rows{of} in the existing table",
-        "drop it, and the export recreates and fills it; or see docs/postgresql.md",
+        "drop the table, and the export recreates and fills it; or see docs/postgresql.md",
     ),
     "0A": _Meaning(
-        "cannot store rows{of} in the existing table", "drop it, and the export recreates and fills it"
+        "cannot store rows{of} in the existing table", "drop the table, and the export recreates and fills it"
     ),
     "23": _Meaning("has a constraint that refuses a row{of}", "drop the constraint: rows wait until then"),
     "23502": _Meaning(
@@ -90,9 +91,9 @@ _MEANINGS = {
         "drop the index, or build it on md5(column): rows wait until then",
     ),
     # Errors in the values sent.
-    "22": _Meaning("refuses a value{of}", "docs/postgresql.md says which values it cannot hold"),
+    "22": _Meaning("refuses a value{of}", "docs/postgresql.md lists the values that it cannot hold"),
     "22P05": _Meaning(
-        "refuses a name or a comment{of}, which the database's encoding cannot hold",
+        "refuses a name or a comment{of} that the database's encoding cannot represent",
         "create the database with ENCODING 'UTF8' TEMPLATE template0",
     ),
 }
@@ -141,8 +142,8 @@ _WHOLE, _UNKNOWN = "UTF8", "SQL_ASCII"
 def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
     """Connect to a writable server. Statements run in transactions.
 
-    With `within_s`, a statement waits at most this long for a lock, and runs at most twice as long. Use the
-    connection within `reported`. Raises PostgresTroubleError.
+    With `within_s`, a statement waits at most this long for a lock, and runs for at most twice that time.
+    Use the connection within `reported`. Raises PostgresTroubleError.
     """
     try:
         given = conninfo_to_dict(url)
@@ -183,13 +184,13 @@ def _doubts(encoding: str) -> Iterator[str]:
     advice = "Create it with ENCODING 'UTF8' TEMPLATE template0 (docs/postgresql.md)"
     if encoding == _UNKNOWN:
         yield (
-            "PostgreSQL: the database has the encoding SQL_ASCII, so it does not know that its text is "
+            "PostgreSQL: the database's encoding is SQL_ASCII, so it does not know that its text is "
             f"UTF-8: length() counts bytes, and readers must set client_encoding to UTF8. {advice}"
         )
     elif not takes_any_text(encoding):
         yield (
-            f"PostgreSQL: the database has the encoding {encoding}. Rows with characters that it lacks are "
-            f"not sent there; ops.unsent_rows has them. {advice}"
+            f"PostgreSQL: the database's encoding is {encoding}. Rows with characters that it cannot "
+            f"represent are not sent there; ops.unsent_rows lists them. {advice}"
         )
 
 
@@ -202,7 +203,7 @@ def _begin(connection: psycopg.Connection, within_s: int | None) -> None:
     is_standby, is_read_only = found or (False, False)
     if is_standby:
         raise PostgresTroubleError(
-            f"PostgreSQL is a standby, so rows wait: {URL} must name the primary, also after a failover"
+            f"PostgreSQL is a standby, so rows wait: {URL} must name the primary, even after a failover"
         )
     if is_read_only:
         raise PostgresTroubleError(

@@ -1,4 +1,4 @@
-"""A gold table's layout in PostgreSQL: columns, types, rows as lines for COPY, and limits."""
+"""A gold table's layout in PostgreSQL: columns, types, rows as COPY lines, and limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")
-"""The added columns: the gold table's generation, and the version that the row was sent from."""
+"""The columns that the export adds: the gold table's generation, and the version the row was sent from."""
 GONE = "_is_gone"
 """The column that marks an incoming row as deleted."""
 MOST_KEY_BYTES = 2_500
-"""The maximum length of a key's text. A PostgreSQL index entry may take at most a third of a page."""
+"""The maximum size of a key as text. A PostgreSQL index entry can take up at most a third of a page."""
 
 _TYPES = {
     "string": "text",
@@ -53,7 +53,7 @@ def columns_of(table: MergedTable) -> dict[str, str]:
 
 
 def line_of(table: MergedTable) -> Column:
-    """Return a gold row as a line for COPY, without a line end, or null if its key is too long to index.
+    """Return a gold row as a COPY line, without a newline, or null if its key is too long to index.
 
     PostgreSQL cannot store NUL in text, so NUL is replaced by `␀0`, and `␀` by `␀␀`. The key's length is
     measured after the replacement.
@@ -88,12 +88,12 @@ def unfit(table: MergedTable) -> Iterator[str]:
         size = len(name.encode())
         if size > _MOST_NAME_BYTES:
             start = printable(name[:_MOST_NAME_BYTES])
-            yield f"{what} {start} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
+            yield f"{what} {start} has {size} bytes, and names there are truncated to {_MOST_NAME_BYTES}"
     for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):
         yield f"the column {name} is reserved there"
     for name in table.keys:
         if name not in columns:
-            yield f"there is no type there for its key column {name}"
+            yield f"PostgreSQL has no type for its key column {name}"
     if len(columns) + len(STAMPS) > _MOST_COLUMNS:
         most = _MOST_COLUMNS - len(STAMPS)
         yield f"it has {len(columns):,} columns, and tables there have at most {most:,}"

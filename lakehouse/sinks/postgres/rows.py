@@ -9,9 +9,9 @@ A micro-batch is one transaction: a COPY into a temporary table, an INSERT … O
 position. A server that was unavailable catches up from its own position. A server that contains another
 table's rows, or has lost rows, is refilled with all gold rows in one transaction.
 
-The database may be unable to store a row, for example because its encoding lacks a character. Such a row is
-recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains. Other rows
-are not affected.
+The database may be unable to store a row, for example because its encoding cannot represent a character. Such
+a row is recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains.
+Other rows are not affected.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Receiver:
         self._takes: dict[str, bool] = {}  # whether the server can store each character
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy the rows, and return the reasons why rows could not be copied, keyed by row number.
+        """Copy the rows, and return the reason for each row that could not be copied, keyed by row number.
 
         Raises psycopg.Error for errors that are not about a row.
         """
@@ -102,7 +102,7 @@ class Receiver:
         return self._copy(rows, chosen[:middle]) | self._copy(rows, chosen[middle:])
 
     def _lacking(self, rows: Sequence[Incoming]) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of rows with characters that the database's encoding lacks, and the reasons."""
+        """Yield the number of each row that the database's encoding cannot represent, with the reason."""
         if takes_any_text(self._encoding):
             return
         used = [set[str]() if line.isascii() else set(line) for line, _, _ in rows]
@@ -141,7 +141,7 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """A table's state in PostgreSQL: its position (None: rows may be missing), and whether it is empty."""
+    """A table's state in PostgreSQL: its position (None if rows may be missing), and whether it is empty."""
 
     position: Position | None
     is_empty: bool

@@ -1,6 +1,6 @@
-"""SQL for the PostgreSQL sink, and the creation of its tables. Unsuitable tables are refused with a remedy.
+"""SQL for the PostgreSQL sink, and creation of its tables. Errors about unsuitable tables suggest a fix.
 
-Statements that contain gold's names have no parameters, because a `%` in a name would be read as a parameter.
+Statements with gold's names take no parameters, because a `%` in a name would look like a placeholder.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Sql:
     def copy(self) -> sql.Composed:
         """Copy lines into the temporary table.
 
-        A line consists of `line_of`, the version, and t if the row is deleted, else f.
+        A line consists of the text from `line_of`, the version, and t (deleted) or f (not deleted).
         """
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
@@ -155,7 +155,7 @@ class Sql:
 
         Each result contains the key, whether the row was copied, the existing row, and the total number of
         differences. Rows copied with `_is_gone` are not exported in their current state, so the table may
-        contain any state.
+        contain them in any state.
         """
         first = sql.Identifier(self._keys[0])
         return sql.SQL(
@@ -276,7 +276,7 @@ _NEWEST = 2**63 - 1  # newer than any real generation
 
 
 def require_postgres(url: str) -> None:
-    """Raise PostgresTroubleError unless the URL points to a database that allows creating tables."""
+    """Raise PostgresTroubleError unless the URL points to a database where the user can create tables."""
     with connect(url) as connection, reported():
         prepare_schema(connection)
         connection.execute("CREATE TEMPORARY TABLE lakehouse_probe () ON COMMIT DROP")
@@ -314,8 +314,8 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 def try_row(url: str, table: Sql) -> None:
     """Try to delete, insert and update a row in a table, in a transaction that is rolled back.
 
-    If possible, an existing row is used; otherwise, a row of test values is used. Raises PostgresTroubleError
-    if a statement fails or waits too long.
+    An existing row is used if possible, and otherwise a row of test values. Raises PostgresTroubleError if a
+    statement fails or waits too long.
     """
     with connect(url, within_s=_TRIED_WITHIN_S) as connection:
         prepare_table(connection, table)

@@ -108,7 +108,7 @@ class _Look:
                 self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
-        """Compare the latest row for every member of a group. `gold` contains the rows at the version.
+        """Compare every group member's latest row. `gold` contains the rows at the version.
 
         A reopened call may be in Redis in its former state. If the latest row has not changed within the time
         to live, Redis may contain no row or a different row.
@@ -166,7 +166,7 @@ class _Look:
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield the rows that differ in Redis, with the text in Redis. Newer versions are in flight."""
+        """Yield the rows that differ in Redis, each with Redis's text. Newer versions are in flight."""
         with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
@@ -214,7 +214,7 @@ class _Look:
         return self._said(text) if self._is_of_another(text) else "in Redis, but not in gold"
 
     def _said(self, text: str) -> str:
-        made = "Redis has the row of a newer table from another lake, which keeps this row out: "
+        made = "Redis has the row of a newer table from another lake, which blocks this row: "
         return f"{made if self._is_of_another(text) else 'Redis has '}{text}"
 
 

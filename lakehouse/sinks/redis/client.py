@@ -29,12 +29,12 @@ CLUSTER = (
     "Redis is a cluster, but the export needs one server, or a primary with replicas behind one address "
     "(redis.url)"
 )
-REPLICA = "Redis is a replica, but redis.url must name the primary, also after a failover"
+REPLICA = "Redis is a replica, but redis.url must name the primary, even after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""The part of an error message that reports a key of the wrong type, even for a command in a script."""
+"""The code in an error message about a key of the wrong type, even if a script accessed the key."""
 
-_ACCESS = "docs/redis.md, Access, lists the rights that the user in redis.url needs"
-_REFUSED = "has refused the user in redis.url", "are its name and password right?"
+_ACCESS = "docs/redis.md (Access) lists the rights that the user in redis.url needs"
+_REFUSED = "has refused the user in redis.url", "check its name and password"
 _MEANINGS = {
     "NOAUTH": _REFUSED,
     "WRONGPASS": _REFUSED,
@@ -43,26 +43,26 @@ _MEANINGS = {
     "can't access": ("denies a right", _ACCESS),
     WRONG_TYPE: (
         "has a key of a different type under a name that the export uses, so rows wait",
-        "another application has written it: delete the key (DEL), or use another database for one of them",
+        "another application wrote it: delete the key (DEL), or give either application its own database",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
         "give it more memory, or shorten redis.ttl (docs/redis.md)",
     ),
-    "MISCONF": ("accepts no rows because it cannot save its data, so rows wait", "is its disk full?"),
-    "NOREPLICAS": ("has too few replicas to accept rows (min-replicas-to-write), so rows wait", "start them"),
+    "MISCONF": ("cannot save its data and accepts no rows, so rows wait", "is its disk full?"),
+    "NOREPLICAS": ("has too few replicas to accept rows (min-replicas-to-write), so rows wait", "start more"),
     "LOADING": ("is loading its data, so rows wait", "they are sent once it is ready"),
     "loading the dataset": ("is loading its data, so rows wait", "they are sent once it is ready"),
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
     "max number of clients": (
-        "has no connection to spare, so rows wait",
+        "has reached its connection limit, so rows wait",
         "raise maxclients, or close other connections",
     ),
 }
 """Explanations of error messages, keyed by a part of the message: what Redis does, and the remedy.
 
-A code such as NOPERM is usually a message's first word. However, redis-py strips some codes, and an error in
-a Redis 6 script has its code in the middle of the message.
+A code such as NOPERM is usually a message's first word. However, redis-py strips some codes, and an error
+from a script in Redis 6 has its code in the middle of the message.
 """
 
 
@@ -99,7 +99,7 @@ def _line(error: Exception) -> str:
         return f"Redis {does}: {said}; {todo}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
         return f"Redis is out of reach: {said}; is redis.url right?"
-    return f"Redis has refused a command of the export: {said}"
+    return f"Redis has refused one of the export's commands: {said}"
 
 
 _SENTINEL_TIMEOUT_S = 2.0
@@ -205,14 +205,14 @@ def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
     if not server:
         yield (
             "Redis: the user in redis.url may not call INFO, so the export cannot notice a failover or "
-            "evicted rows, and does not fill Redis again. Give the user +info"
+            "evicted rows, and does not refill Redis. Give the user +info"
         )
     policy = server.get("maxmemory_policy", _NEVER_EVICTS)
     if server.get("maxmemory") and policy != _NEVER_EVICTS:
         yield (
             f"Redis evicts rows once it uses {server.get('maxmemory_human', server['maxmemory'])} "
             f"(maxmemory-policy {policy}). They are written again, at most every ten minutes; with "
-            "noeviction a full Redis keeps the rows that it has (docs/redis.md)"
+            "noeviction, a full Redis keeps its rows (docs/redis.md)"
         )
 
 

@@ -1,29 +1,34 @@
--- Put gold rows, in order: each under its own key, and into its group's hash of the latest row per member.
+-- Write gold rows in order: each row to its own key, and each member's latest row to its group's hash.
 --
--- KEYS  1 to n the rows' own keys, then three keys of each group: the hash; a hash of the members' stamps,
---       "<generation> <order> <version>", followed by " deleted" if the latest row was deleted, or " open" if
---       another row was put after that; and a sorted set of the members' expiry times
--- ARGV  1 n   2 generation   3 time to live in s   4 the most expired members to remove from each hash
---       5 1 if all existing rows of the members are being put, so that the latest of them is known
---       6 1 if a row that is put by the commit that deleted the latest row is the same row under another key,
---       and so is the latest
---       then six for each row: version, the row as JSON that ends with generation and version, 1 if it is
---       deleted, the number of its group from 1, member, order
+-- KEYS  1 to n: the rows' own keys. Then three keys for each group: a hash of the members' latest rows, a hash of
+--       the members' stamps, and a sorted set of the members' expiry times. A stamp is the latest row's
+--       "<generation> <order> <version>", followed by " deleted" if that row was deleted, or by " open" if it was
+--       written after a deleted row and a later row may exist.
+-- ARGV  1 the number of rows, n
+--       2 the generation
+--       3 the time to live, in seconds
+--       4 the maximum number of expired members to remove from each hash
+--       5 1 if all existing rows of the members are being written, so each member's latest row is known
+--       6 1 if a row can move to another key: if one commit deletes the latest row and writes another row, both are
+--         the same row, so the other row is the latest
+--       Then six for each row: its version, its JSON (which ends with the generation and version), 1 if it is
+--       deleted, its group's number (from 1), its member, and its order.
 --
--- Versions are compared within a generation: when the table was created or adopted, in ms. So a recreated
--- table, whose versions begin again, replaces the rows of the old one. A row is put unless its key has a newer
--- version. A deleted row is put like any other (its JSON marks it), so that an older version that is sent
--- again does not restore it.
+-- A generation is the time in ms at which the table was created or adopted. Versions are compared only within a
+-- generation, so a recreated table's rows replace the old table's rows although its versions start over. A row is
+-- written unless its key has a newer version. A deleted row is also written, with a mark in its JSON, so resending
+-- an older version does not restore the row.
 --
--- The latest row is the one with the greatest order in the newest generation. If it is deleted, the member has
--- no row. The next row that is put becomes its latest, whatever its order, but an older row may be later: the
--- member is open until all its existing rows have been put.
+-- A member's latest row is the row with the greatest order in the newest generation. If that row is deleted, the
+-- member has no latest row. The next row that is written becomes the latest, whatever its order. A different
+-- existing row may be later, so the member is open until all of its existing rows have been written.
 --
--- Redis may evict a group's hash or its stamps alone. When all existing rows are put, a member in the hash without
--- a stamp is removed, because its row may have been deleted, and a row whose stamp is left is put into the hash.
+-- Redis may evict a group's hash but not its stamps, or its stamps but not its hash. When all existing rows are
+-- written, a member without a stamp is removed from the hash, because its row may have been deleted. A row that has
+-- a stamp but is missing from the hash is added to the hash.
 --
--- Returns for each row 2 if it was written, 1 if Redis has the same version, and 0 if it has a newer one, which
--- leaves the hash unchanged; plus 4 if its member is open.
+-- Returns for each row 2 if it was written, 1 if Redis has the same version, or 0 if Redis has a newer version. With
+-- 0, the hash is unchanged. 4 is added if the row's member is open.
 
 local WIDTH = 6
 local count, generation, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -47,7 +52,7 @@ local function put_row(key, version, row)
 end
 
 local function age_of(standing_generation, standing_order, standing_version, order, version)
-  -- Negative if this row is later than the existing one, 0 if it is the same.
+  -- Returns a negative number if this row is later than the existing row, and 0 if they are the same.
   local ages = { standing_generation - generation, standing_order - order, standing_version - version }
   for _, age in ipairs(ages) do
     if age ~= 0 then
@@ -65,7 +70,7 @@ local function put_latest(first, version, row, is_deleted, member, order)
   local function note(suffix)
     has_news[first] = true
     redis.call("HSET", stamps, member, string.format("%s %s %s%s", ARGV[2], order, version, suffix))
-    redis.call("ZADD", expiry, now + ttl + 1, member)  -- whole seconds, so not before its row
+    redis.call("ZADD", expiry, now + ttl + 1, member)  -- rounded up, so its row expires first
   end
 
   local stamp = redis.call("HGET", stamps, member) or ""
@@ -122,7 +127,7 @@ for first = count + 1, #KEYS, 3 do
   for key = first, has_news[first] and first + 2 or 0 do
     redis.call("EXPIRE", KEYS[key], ttl)
   end
-  -- Remove members that have not been updated for the time to live: their rows have expired, too.
+  -- Remove members that were not updated within the time to live, because their rows have also expired.
   for _, gone in ipairs(redis.call("ZRANGEBYSCORE", KEYS[first + 2], "-inf", now, "LIMIT", 0, most)) do
     redis.call("HDEL", KEYS[first], gone)
     redis.call("HDEL", KEYS[first + 1], gone)

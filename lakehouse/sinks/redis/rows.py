@@ -31,7 +31,7 @@ _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
 _GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
 STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
-"""The end of a row's text, with its generation and version."""
+"""Matches the end of a row's text, which contains its generation and version."""
 DELETED = f'{{"{_IS_DELETED}":true'
 """The beginning of a deleted row's text."""
 _EVICTED = ", evicted "
@@ -42,7 +42,7 @@ _LIVES = ", time to live "
 class Put:
     """The result of writing changes: the number of new rows, and the open members as (group, member).
 
-    A member is open if its latest row was deleted. An older row may then be the latest.
+    A member is open if its latest row was deleted, because an older row may now be its latest.
     """
 
     rows: int = 0
@@ -50,18 +50,18 @@ class Put:
 
 
 class RedisSink:
-    """A writer of a table's rows to Redis. Rows have a time to live. Only a newer version replaces a row.
+    """A Redis writer for a table's rows. Rows have a time to live, and only a newer version replaces a row.
 
     A row's version is the version of the Delta commit that wrote it. Versions are compared within the table's
-    `generation` (ms since the epoch), because a recreated table counts its commits from zero. A newer
-    generation's row replaces any older generation's row. RedisView defines the layout. One script call writes
-    many rows, each under its own key and into its group's hash. If Redis is unreachable, calls are retried
-    `retries` times with growing pauses, by default for half a minute.
+    `generation` (ms since the epoch), because a recreated table counts its commits from zero. A row
+    from a newer generation replaces any row from an older one. RedisView defines the layout. One script call
+    writes many rows, each under its own key and into its group's hash. If Redis is unreachable, calls are
+    retried `retries` times with increasing delays, for half a minute by default.
 
     The key `lakehouse:<table>:filled` marks a server that contains all expected rows. Its value consists of
-    the server's run id, the version of the key layout, the number of keys evicted until the fill, and the
+    the server's run id, the version of the key layout, the number of keys evicted before the fill, and the
     time to live. If the key is missing or has a different value, rows may have been lost. The key expires
-    like the rows, so a Redis that evicts only expiring keys may evict it too.
+    like the rows, so a Redis that evicts only expiring keys may also evict it.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class RedisSink:
         self._place = ""
 
     def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
-        """Write each member's rows in version order. Rows older than those in Redis are skipped.
+        """Write the rows in order, and skip rows that are older than the rows in Redis.
 
-        are_all  these are all rows of their members, so each latest row is known, and no member remains open
+        are_all  no member has any other rows, so every latest row is known, and no member remains open
         after    the result of writing earlier rows; the new result is added to it
 
-        Raises RedisTroubleError if Redis remains unreachable or refuses rows. Some rows may have been
-        written.
+        Raises RedisTroubleError if Redis remains unreachable or refuses rows. Some rows may already
+        have been written.
         """
         before = after or Put()
         written, open_ = before.rows, set(before.open)
@@ -125,7 +125,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return a line about keys that Redis has evicted since the last fill, or None if there are none."""
+        """Return a message about the keys evicted since the last fill, or None if there are none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -138,7 +138,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled once the block has written all rows, unless Redis has lost keys meanwhile."""
+        """Mark Redis as filled once the block has written all rows, unless Redis loses keys meanwhile."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -154,7 +154,7 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return the value of the mark, and renew the mark's time to live."""
+        """Return the filled key's value, and renew its time to live."""
         with client.pipeline(transaction=False) as pipeline:
             pipeline.get(filled_key(self._table))
             pipeline.expire(filled_key(self._table), self._ttl_s)
@@ -162,7 +162,7 @@ class RedisSink:
         return found.decode(errors="replace") if isinstance(found, bytes) else None
 
     def _place_of(self, client: redis.Redis) -> str:
-        """Return the mark's expected value. It is constant if the user may not run INFO."""
+        """Return the filled key's expected value. It is constant if the user may not run INFO."""
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
@@ -188,7 +188,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the call's first key of a type that the script does not expect, or None if there is none."""
+        """Return the call's first key whose type the script does not expect, or None if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -215,7 +215,7 @@ def unfit(table: MergedTable) -> Iterator[str]:
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows in Redis with the given row keys, in order, or None for a missing row.
+    """Return the rows in Redis with the given row keys, in order, with None for each missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -239,7 +239,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest row for each (group, member), in order, or None for a missing row.
+    """Return the latest row for each (group, member), in order, with None for each missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -271,7 +271,7 @@ def row_key(table: str, row: str) -> str:
 
 
 def latest_key(table: str, group: str) -> str:
-    """Return the Redis key for the hash with the latest row for each member of a group."""
+    """Return the Redis key for the hash that contains each group member's latest row."""
     return f"lakehouse:{table}:latest:{group}"
 
 

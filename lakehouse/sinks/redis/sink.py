@@ -63,7 +63,7 @@ class ToRedis:
         self._put = self._redis.write(changes, after=self._put)
 
     def end(self) -> int:
-        """Send rows that have become the latest row of their member, and return the number of new rows."""
+        """Send rows that have become their member's latest row, and return the number of new rows."""
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
@@ -140,8 +140,8 @@ class ToRedis:
         since = tables.readable_since(exported.spark, exported.path, since)
         exported.notice(
             f"{exported.name}: Redis is missing rows from gold.{exported.table.name}; those last changed "
-            f"before {since:%F %T} UTC return only when they change, because VACUUM has removed their "
-            "changes. Set redis.ttl to less than maintenance.keep_versions"
+            f"before {since:%F %T} UTC reappear only when they change again, because VACUUM has removed "
+            "their changes. Set redis.ttl to less than maintenance.keep_versions"
         )
         return self._put_since(since, chosen)
 
@@ -159,7 +159,7 @@ def _url(settings: Settings) -> str:
 
 
 def _try_row(_table: MergedTable, settings: Settings) -> None:
-    """Write a test row under a name that no table has; the row expires after a second."""
+    """Write a test row that expires after a second, under a name that no table has."""
     row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
     sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
     with closing(sink):

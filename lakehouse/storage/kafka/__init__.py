@@ -1,1 +1,1 @@
-"""Access to Kafka: the only package that imports its clients."""
+"""Access to Kafka. Only this package imports Kafka's clients."""

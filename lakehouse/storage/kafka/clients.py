@@ -1,4 +1,4 @@
-"""Kafka clients that need only a KafkaAccess, and names from the client libraries."""
+"""Kafka clients built from just a KafkaAccess, and names re-exported from the client libraries."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = [
     "group_member",
 ]
 
-_SILENT = logging.getLogger("lakehouse.librdkafka")  # otherwise it logs to stderr; errors are raised
+_SILENT = logging.getLogger("lakehouse.librdkafka")  # librdkafka would log to stderr; its errors are raised
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
 _RENEWED_AT = 0.8  # fraction of a token's lifetime
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A kafka-python consumer. `options` are kafka-python's, and override the properties from the access."""
+    """A kafka-python consumer. `options` are kafka-python's, and override the access's properties."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         super().__init__(**_arguments(access) | options)
@@ -68,7 +68,7 @@ class Producer(_RdProducer):
 
 
 def group_member(access: KafkaAccess, group: str) -> object:
-    """Return the metadata with which a transaction can name a consumer group that has no members."""
+    """Return the metadata that a transaction needs to commit offsets for a group without members."""
     consumer = _RdConsumer({**access.for_librdkafka(), "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()

@@ -15,7 +15,7 @@ from kafka.record.memory_records import MemoryRecords
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 
-_LAST_VERSION = 12  # the last version of fetch requests that identify topics by name
+_LAST_VERSION = 12  # the last Fetch version that identifies topics by name
 _READ_COMMITTED = 1
 _NO_SESSION = -1
 _DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning of the first timestamp
@@ -24,9 +24,8 @@ _DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning
 class HeaderConsumer(Consumer):
     """A consumer that can also read a record batch's time from the batch's header.
 
-    A batch of records may be compressed a thousand to one, but its header is not compressed. Reading the
-    header therefore requires no decompression and no codec. The whole batch is fetched, but the topic limits
-    the batch's size.
+    A batch's records may be compressed a thousand to one, but its header is never compressed, so reading the
+    header requires no codec. The whole batch is fetched, but the topic limits its size.
     """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
@@ -34,7 +33,7 @@ class HeaderConsumer(Consumer):
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time (ms) of the first batch that reaches the offset, or None if currently unknown.
+        """Return the time (ms) of the first batch that reaches the offset, or None if it is not known yet.
 
         Raises the client's errors if the broker does not answer.
         """
@@ -61,12 +60,12 @@ def hashed(key: bytes) -> int:
 
 
 def record_bytes(key: bytes, value: bytes | None) -> int:
-    """Return a record's maximum size in bytes if it is alone in an uncompressed batch."""
+    """Return the maximum size in bytes of an uncompressed batch that contains only this record."""
     return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return a request for one batch. Its size limit of one byte makes the broker send a single batch."""
+    """Return a request for one batch: with a size limit of one byte, the broker sends a single batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,

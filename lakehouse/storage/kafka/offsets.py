@@ -118,7 +118,7 @@ class OffsetLooker:
         }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
-        """Return the mean uncompressed size in bytes (key plus value) of a few records from an offset on.
+        """Return the mean uncompressed size in bytes (key plus value) of the first records from an offset on.
 
         Returns None if no record arrives immediately, or if Kafka's client cannot read the records.
         """

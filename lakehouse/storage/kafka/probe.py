@@ -1,4 +1,4 @@
-"""Check whether a broker answers, and report why it does not. Only librdkafka's client knows the reason."""
+"""Check whether a broker answers and, if not, report why. Only librdkafka's client knows the reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker accepts this application, and the settings to check. Return None if one does."""
+    """Return why no broker accepts this application and which settings to check, or None if one does."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
@@ -58,7 +58,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
     for code, settings in _CAUSES:
         if code in told:
             return refusal(access, told[code], settings)
-    return unreachable(access, f"it accepts connections, but does not answer within {timeout_s:g} s")
+    return unreachable(access, f"it accepts connections, but did not answer within {timeout_s:g} s")
 
 
 class _Disconnections(logging.Handler):
@@ -77,7 +77,7 @@ class _Disconnections(logging.Handler):
 
 def require_listening(access: KafkaAccess, timeout_s: float = 1.0) -> None:
     """Raise ServiceError immediately unless one of the addresses accepts connections."""
-    # A client would retry a refused connection until its timeout, and even after that.
+    # A client would retry a refused connection until its timeout, or even longer.
     if not any(accepts_connections(*address, timeout_s) for address in _addresses(access.servers)):
         raise ServiceError(unreachable(access, "nothing accepts connections there"))
 

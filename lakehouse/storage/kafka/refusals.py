@@ -1,6 +1,6 @@
 """Report permissions that the broker denies, with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three of these. The caller knows the operation and the
+Neither Spark's source nor kafka-python names all three. The caller knows the operation and the
 resource, so it passes both for each kind of refusal.
 """
 
@@ -61,7 +61,7 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
 
 @contextmanager
 def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
-    """Translate kafka-python's failures in the block.
+    """Translate kafka-python's errors in the block.
 
     Raises AccessDeniedError for a missing permission, and ServiceError for other broker failures. If the
     broker rejects this application's connection, the message contains the reason.
@@ -86,7 +86,7 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Return whether a connection may have been rejected. kafka-python usually reports a timeout then."""
+    """Return whether a connection may have been rejected. If so, kafka-python usually reports a timeout."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)

@@ -1,4 +1,4 @@
-"""Kafka permissions (ACLs): describe, grant or look them up, or print commands that grant them.
+"""Describe, grant and look up Kafka permissions (ACLs), and print the commands that grant them.
 
 `look_up` asks the broker which permissions this application has. It changes nothing that others can see.
 """
@@ -31,7 +31,7 @@ from lakehouse.storage.kafka.topics import administering
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]
 
-_CONSTANTS: Mapping[Operation, str] = {  # in both clients
+_CONSTANTS: Mapping[Operation, str] = {  # their names in both clients
     "Read": "READ",
     "Write": "WRITE",
     "Create": "CREATE",
@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource, or on all resources with a prefix (`is_prefix`), and its reason (`why`)."""
+    """Permission for an operation on a resource or all resources with a prefix, and why it is needed."""
 
     operation: Operation
     kind: Kind
@@ -66,7 +66,7 @@ class Right:
 
 
 def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
-    """Set users' SCRAM-SHA-512 passwords, as an administrator. Raises ServiceError."""
+    """Set users' SCRAM-SHA-512 passwords as an administrator. Raises ServiceError on failure."""
     changes = [
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password.encode())
         for user, password in passwords.items()
@@ -76,7 +76,7 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant permissions to a user. Existing permissions remain. Raises ServiceError."""
+    """Grant additional permissions to a user. Raises ServiceError on failure."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
@@ -116,7 +116,7 @@ def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
         return _looked_up(access, rights)
     except KafkaException as error:
         raise ServiceError(
-            f"the Kafka broker at {access} does not report rights: {error.args[0].str()}"
+            f"the Kafka broker at {access} did not report permissions: {error.args[0].str()}"
         ) from error
 
 
@@ -143,7 +143,7 @@ def _missing(
 ) -> Iterable[Right]:
     for right in rights:
         found = allowed[right.kind, _named(right)]
-        # For an existing topic, the permission Create is needed only after the topic has been deleted.
+        # An existing topic needs the Create permission only after it has been deleted.
         wanted = AclOperation[_CONSTANTS[right.operation]]
         if found is not None and right.operation != "Create" and wanted not in found:
             yield right

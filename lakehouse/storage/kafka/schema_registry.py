@@ -4,13 +4,13 @@ Answers about one id or subject are distinguished from failures of the whole reg
 
 | answer | means |
 | --- | --- |
-| 404 with the code 40403 | there is no such schema |
-| another 4xx, or an invalid schema | there is no such schema, if the server otherwise acts as a registry |
+| 404 with code 40403 | the schema does not exist |
+| another 4xx, or an invalid schema | the schema does not exist, provided that the server is a registry |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-Only the second case requires a check, once per client, that the server is a registry. `GET /schemas/types`
-returns a list of names to every user who may read schemas. The check detects a wrong path in the URL, a
-proxy's own page, and a user without permissions.
+In the second case, a client checks once that the server is a registry: `GET /schemas/types` returns a list
+of names to every user who may read schemas. The check detects a wrong path in the URL, a proxy's own page,
+and a user without permissions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """An answer without a schema. `answered` describes it, and is empty if the schema does not exist."""
+    """An answer without a schema. `answered` describes it, or is empty if the schema does not exist."""
 
     answered: str = ""
 
@@ -54,8 +54,8 @@ class Missing:
 class RegistryClient:
     """A registry client that reuses one connection during its block. `asked` counts its requests.
 
-    Raises RegistryError if the registry is not configured, does not answer, or returns a response for a
-    different id or subject.
+    Raises RegistryError if no registry is configured, if the server does not answer or is not a registry, or
+    if it refuses a request.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -83,7 +83,7 @@ class RegistryClient:
         if _code(answer) == _NO_SCHEMA:
             return Missing()
         self._require_answer(what, answer)
-        kinds = f"no schema of {', '.join(get_args(SchemaKind))}, but " if answer.is_success else ""
+        kinds = f"no schema ({', '.join(get_args(SchemaKind))}), but " if answer.is_success else ""
         return Missing(f"{kinds}{_shown(answer)}")
 
     def newest(self, subject: str) -> Registered | None:
@@ -108,7 +108,7 @@ class RegistryClient:
 
     def is_compatible(self, subject: str, schema: Registered) -> bool:
         """Return whether the registry would accept this schema as the subject's next version."""
-        what = f"the compatibility of {subject}"
+        what = f"the compatibility check for {subject}"
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
         answer = self._ask(what, "POST", path, schema)
         if _code(answer) in {_NO_SUBJECT, _NO_VERSION}:
@@ -184,7 +184,7 @@ def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> b
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return the schema with these fields, from a registry's answer or a file, or None for invalid fields."""
+    """Return the schema with these fields, from an answer or a file, or None if the fields are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None

@@ -22,13 +22,13 @@ from lakehouse.storage.kafka.probe import require_listening
 from lakehouse.storage.kafka.refusals import asking, denied
 
 _REQUEST_TIMEOUT_S = 30.0
-_REQUEST_OVERHEAD = 64 * 1024  # upper bound for the size of a request without its one record
-_UNPACKED = {"compression.type": "uncompressed"}  # makes size limits apply to readers as well
+_REQUEST_OVERHEAD = 64 * 1024  # upper bound on a request's size without its one record
+_UNPACKED = {"compression.type": "uncompressed"}  # makes size limits hold for readers as well
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
 _NO_LEADER = -1
-_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # from brokers before 2.8
+_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # brokers before 2.8 have no ids
 
 
 def create_topics(
@@ -105,7 +105,7 @@ def _asked_to_create(
 class Unlimited:
     """Topics without a limit on the uncompressed size of records (`packed`) or on timestamps (`undated`).
 
-    The broker does not report the limits of topics in `untold`, because the permission DescribeConfigs is
+    The broker does not report the limits of topics in `untold`, because the DescribeConfigs permission is
     missing.
     """
 
@@ -117,7 +117,7 @@ class Unlimited:
 def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
     """Return the topics whose records the broker stores compressed, and the topics that accept any timestamp.
 
-    Limits on timestamps exist from Kafka 3.6 on. Raises ServiceError if the broker does not answer.
+    Kafka has timestamp limits since version 3.6. Raises ServiceError if the broker does not answer.
     """
     (packing,) = _UNPACKED
     names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
@@ -143,7 +143,7 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic on the broker: its id (None from brokers without ids), and each partition's offsets.
+    """A topic on the broker: its id (None if the broker has no ids), and each partition's offsets.
 
     `earliest` contains the offset of the first existing record, and `ends` the offset after the last record.
     """
@@ -156,7 +156,7 @@ class Topic:
 def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
     """Return the broker's description of a topic, or None if the topic does not exist.
 
-    Raises ServiceError if the broker does not answer, or AccessDeniedError if it denies describing the topic.
+    Raises ServiceError if the broker does not answer, or AccessDeniedError if the topic may not be described.
     """
     with administering(access) as admin:
         found = _described(admin, access, name)
@@ -218,7 +218,7 @@ def _id_in(described: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """A topic's limits for producers; the defaults are Kafka's own.
+    """A topic's limits for producers. The defaults are Kafka's own.
 
     `record_bytes` is the maximum size of a record that is alone in its batch. `transaction_ms` is the maximum
     duration of a transaction.
@@ -235,7 +235,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
     brokers in a cluster are assumed to have the same limits. Raises ServiceError if no broker answers.
     """
     with administering(access) as admin:
-        # Not describe_cluster, which fails in the client with brokers before 3.7.
+        # Not describe_cluster: the client cannot use it with brokers before 3.7.
         (described,) = admin.describe_topics([topic])
         leaders = {one["leader_id"] for one in described["partitions"]} - {_NO_LEADER}
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]

@@ -1,6 +1,6 @@
 """Kafka transactions and their errors, for all exports to Kafka.
 
-Transactions use librdkafka's client, which needs a fifth of kafka-python's CPU time per row, because
+Transactions use librdkafka's client, which takes a fifth of kafka-python's CPU time per row, because
 kafka-python creates a future for each row.
 """
 
@@ -18,12 +18,12 @@ from lakehouse.storage.kafka.refusals import Wanted, denied, failure
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
-_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # the size of a request; librdkafka allows no more
+_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # request sizes; the second is librdkafka's limit
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
 _PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # a consequence of the abort, never its cause
-_NOTING = "commit offsets"  # in the message about progress that cannot be committed
+_NOTING = "commit offsets"  # in the error message if progress cannot be committed
 _FULL_S = 0.1
-_ANY = -1  # the key's partition, by the Java client's hash
+_ANY = -1  # chosen by key, with the Java client's hash
 
 
 class FencedError(ServiceError):
@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send. If `partition` is None, the key determines it; without a key, any is used."""
+    """A record to send. If `partition` is None, it is chosen by key, or arbitrarily if there is no key."""
 
     topic: str
     key: bytes | None
@@ -49,11 +49,11 @@ class Reached:
 
 
 class Transactions:
-    """A transactional producer. The records of one call are committed together, or never become visible.
+    """A transactional producer. The records of one call are committed together or never become visible.
 
     A new instance fences every earlier producer with the same name, and aborts that producer's open
-    transaction. The broker aborts a transaction that is open for longer than `timeout_s`. Raises
-    KafkaException if the broker refuses a request, or does not answer within `patience_s`; the producer must
+    transaction. The broker aborts a transaction that stays open for longer than `timeout_s`. Raises
+    KafkaException if the broker refuses a request or does not answer within `patience_s`. The producer must
     then be closed.
     """
 
@@ -80,8 +80,8 @@ class Transactions:
                 "message.timeout.ms": round(1000 * min(timeout_s, patience_s)),
                 "linger.ms": 20,
                 "partitioner": "murmur2",
-                # A batch of several records is never larger than the topic allows; a record larger than a
-                # batch gets its own batch.
+                # A batch of several records never exceeds the topic's limit. A record larger than a batch
+                # gets its own batch.
                 "batch.size": min(_BATCH_BYTES, record_bytes),
                 "message.max.bytes": min(max(_LEAST_BYTES, record_bytes), _MOST_BYTES),
                 "delivery.report.only.error": True,
@@ -128,7 +128,7 @@ class Transactions:
             raise no or KafkaException(cause) from error
 
     def close(self) -> None:
-        """Close the producer, whatever the broker's state. An open transaction remains open."""
+        """Close the producer, even if the broker is down. An open transaction remains open."""
         self._producer.purge(blocking=False)
         del self._producer
 
@@ -142,7 +142,7 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic. Later calls do not report this error."""
+        """Return the error that ended a transaction, and its topic. Later calls do not report it again."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
@@ -156,7 +156,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error; transient errors are ignored, because calls eventually time out."""
+        """Keep the first fatal error. Transient errors are ignored, because calls eventually time out."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 
@@ -183,8 +183,8 @@ class Transactions:
 def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None]:
     """Close the producer if the block fails, and translate Kafka's failures.
 
-    Raises FencedError with the text `fenced` if another producer has taken over, and ServiceError for other
-    broker failures.
+    Raises FencedError with the message `fenced` if another producer has taken over, and ServiceError for
+    other broker failures.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Create frames from Python rows, and collect rows from frames, even though Python supports fewer dates."""
+"""Convert rows between Python and Spark frames, including dates that Python cannot represent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 def local_frame(
     spark: SparkSession, rows: Iterable[Sequence[Any] | Mapping[str, Any]], schema: StructType
 ) -> DataFrame:
-    """Return the rows as a frame in the JVM. Queries on a frame made from a list would run Python."""
+    """Return the rows as a frame in the JVM. A frame made from a list would start Python in each query."""
     named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
     table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
     return spark.createDataFrame(table, schema)
@@ -49,10 +49,10 @@ def collected(rows: DataFrame) -> list[Row]:
 
 
 def streamed(rows: DataFrame) -> Iterator[Row]:
-    """Yield the rows. Each partition is a separate job, and Python holds one partition in memory.
+    """Yield the rows. Each partition is a separate job, and Python holds one partition at a time.
 
     This function does not use `DataFrame.toLocalIterator`, whose jobs begin after its query has ended. Spark
-    4.2's driver retains such jobs, with their plans and broadcasts, until the driver ends. For the same
+    4.2's driver retains such jobs, with their plans and broadcasts, until the driver exits. For the same
     reason, this function clears a query id that an earlier query has left in the thread.
     """
     rows.sparkSession.sparkContext.setLocalProperty(_QUERY, None)  # type: ignore[arg-type]

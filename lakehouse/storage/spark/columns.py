@@ -16,7 +16,7 @@ from lakehouse.storage.spark import internals
 
 
 class Columns:
-    """Columns, keyed by name, for any frame in which they resolve."""
+    """Columns, keyed by name, for any frame in which they can be resolved."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)
@@ -47,14 +47,14 @@ class Columns:
 
 
 class Grouped:
-    """Named aggregates and their grouping columns, for any frame in which all of them resolve."""
+    """Named aggregates and their grouping columns, for any frame in which all of them can be resolved."""
 
     def __init__(self, by: Sequence[Column], aggregates: Mapping[str, Column]) -> None:
         self._by = by
         self._aggregates = aggregates
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return a frame with one row per group, which contains the grouping columns and the aggregates."""
+        """Return a frame with one row per group: the grouping columns and the aggregates."""
         return internals.aggregate(rows, self._groups, self._first, self._others)
 
     @cached_property

@@ -1,8 +1,8 @@
-"""Choose a step's execution mode by its amount of rows.
+"""Choose a step's execution mode by its number of rows.
 
 Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. It also shuffles
-the rows, and plans them again between stages. For the rows of a micro-batch, that is most of the cost. Each
-step knows its approximate number of rows before it runs, and chooses a mode: see `Amount`.
+the rows, and replans the query between stages. For a micro-batch, that is most of the cost. Each step knows
+its approximate number of rows before it runs, and chooses a mode accordingly: see `Amount`.
 
 `python -m benchmarks.rounds --amount FEW --amount SOME --amount MANY` prints the break-even points.
 """
@@ -20,7 +20,7 @@ from lakehouse.storage.spark import internals
 
 FEW_ROWS = 10_000
 SOME_ROWS = 100_000
-BYTES_A_ROW = 52  # in files of bronze
+BYTES_A_ROW = 52  # in bronze files
 
 _GENERATES = "spark.sql.codegen.wholeStage"
 _FACTORY = "spark.sql.codegen.factoryMode"
@@ -31,7 +31,7 @@ _LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
 class Amount(IntEnum):
-    """How many rows a plan processes, which determines its execution.
+    """How many rows a plan processes. This determines how Spark executes it.
 
     MANY  generated code for whole stages, adaptive plans, and shuffles
     SOME  one partition, so that nothing is shuffled, and generated code for single expressions
@@ -44,7 +44,7 @@ class Amount(IntEnum):
 
 
 def amount_of(*, rows: int = 0, size_bytes: int = 0) -> Amount:
-    """Return the mode in which this many rows, in files of this size, cost the least."""
+    """Return the cheapest mode for this many rows, in files of this size."""
     most = max(rows, size_bytes // BYTES_A_ROW)
     return Amount.FEW if most <= FEW_ROWS else Amount.SOME if most <= SOME_ROWS else Amount.MANY
 
@@ -55,12 +55,12 @@ def size_of(rows: DataFrame) -> int:
 
 
 def gathered(rows: DataFrame, amount: Amount) -> DataFrame:
-    """Coalesce the rows into one partition, so that joins need no shuffle; leave many rows unchanged."""
+    """Coalesce the rows into one partition, so that joins need no shuffle. Leave MANY rows unchanged."""
     return rows if amount is Amount.MANY else rows.coalesce(1)
 
 
 def broadcast(rows: DataFrame, amount: Amount) -> DataFrame:
-    """Mark the rows for a broadcast join; leave many rows unchanged."""
+    """Mark the rows for a broadcast join. Leave MANY rows unchanged."""
     return rows if amount is Amount.MANY else F.broadcast(rows)
 
 
@@ -68,14 +68,14 @@ def by_reference(value: Column, row: Column) -> Column:
     """Return a literal that generated code receives by reference. `row` is any column of the frame.
 
     Generated code would contain a number or a time as text, so each new value would require a new class to be
-    compiled and warmed up. An array, however, is passed by reference. Which element is used depends on the
-    row, so the optimizer cannot fold the array into a constant.
+    compiled and warmed up. An array is passed by reference instead. Which element is used depends on the row,
+    so the optimizer cannot fold the expression into a constant.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
 
 
 def execute_for(spark: SparkSession, amount: Amount) -> None:
-    """Configure the session's next plans for an amount of rows.
+    """Configure the session to execute its next plans for this amount of rows.
 
     A query's own session keeps this setting for the source of its next micro-batch, because Spark plans the
     source before its size is known. Most micro-batches are about as large as the previous one.
@@ -96,7 +96,7 @@ def _amount(spark: SparkSession) -> Amount:
 
 @contextlib.contextmanager
 def executing_for(spark: SparkSession, amount: Amount) -> Iterator[None]:
-    """During the block, configure the session as `execute_for` does; then restore the previous setting.
+    """Configure the session for the block as `execute_for` does, and restore its settings afterwards.
 
     A persisted frame is planned when it is persisted, so persist it inside the block.
     """
@@ -110,17 +110,17 @@ def executing_for(spark: SparkSession, amount: Amount) -> Iterator[None]:
 
 @contextlib.contextmanager
 def executing_a_handful(spark: SparkSession) -> Iterator[None]:
-    """Execute the block for few rows, and shuffle into one partition where a shuffle is needed."""
+    """Execute the block in mode FEW, and shuffle into one partition if a shuffle is needed."""
     with executing_for(spark, Amount.FEW), having_set(spark, _SHUFFLED_TO, "1"):
         yield
 
 
 @contextlib.contextmanager
 def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
-    """During the block, read each file in separate partitions; otherwise Spark would combine small files.
+    """Read each file in its own partitions during the block. Otherwise, Spark would combine small files.
 
-    How many files Spark combines depends on the cost of opening a file, in bytes. Here, that cost is set to
-    the size of a whole partition.
+    How many files Spark combines depends on the cost of opening a file, in bytes. The block sets that cost
+    to the size of a whole partition.
     """
     with having_set(spark, _OPENING, str(spark.conf.get(_LARGEST))):
         yield

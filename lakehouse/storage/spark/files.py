@@ -1,7 +1,7 @@
 """Files and directories in the lake, on any file system.
 
-In an object store, `read_text` takes two requests. `exists`, `write_text`, `modified_ms` (of an existing
-file) and `names` (of up to a thousand files) take one request each.
+In an object store, `read_text` takes two requests, but only one on S3. `exists`, `write_text`, `modified_ms`
+(of an existing file) and `names` (of up to a thousand files) take one request each.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     system, path = _file_system(spark, directory), _path(spark, directory)
     if not system.exists(path):
         return []
-    # Passed as one text, "{a,b}", because separate paths would take three calls per file.
+    # Passed as one string, "{a,b}", because separate paths would take three calls per file.
     text = objects.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
@@ -168,9 +168,9 @@ def _is_local_by_default(context: SparkContext) -> bool:
 
 
 def _write_here(path: Path, text: str) -> None:
-    """Write a file without Hadoop. Hadoop would start five processes (readlink, chmod) per rename."""
+    """Write a file without Hadoop, which would start five processes (readlink, chmod) per rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Remove the Hadoop checksum of a former file with this name, or the new file would be checked against it.
+    # Remove an earlier file's Hadoop checksum. Otherwise, the new file would be checked against it.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     write_whole(path, text)
 
@@ -209,7 +209,7 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
     if not system.exists(path):
         return {}
     beginning, found = f"{system.makeQualified(path)}/", {}
-    files = system.listFiles(path, True)  # noqa: FBT003 - all below it
+    files = system.listFiles(path, True)  # noqa: FBT003 - recursively
     while files.hasNext():
         file = files.next()
         name = str(file.getPath()).removeprefix(beginning)
@@ -222,7 +222,7 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
     """Copy a file byte by byte, replacing an existing file, and return whether the source exists.
 
     On this machine's disks and in an object store, the copy is atomic and survives a power failure. Where
-    possible, the copy gets the original's modification time.
+    possible, the copy keeps the original's modification time.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)
     try:

@@ -72,7 +72,7 @@ def install(
 
 
 def lock_jars() -> None:
-    """Resolve the jars and write jars.sha256; run this in a checkout after a change to ivy.xml."""
+    """Resolve the jars and write jars.sha256. Run this in a checkout after a change to ivy.xml."""
     with ivy.resolved() as (found, jars):
         filled = [
             replace(jar, sha256=_digest(found / jar.path), size=(found / jar.path).stat().st_size)

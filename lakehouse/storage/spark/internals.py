@@ -45,8 +45,8 @@ _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
 def remember_names() -> None:
     """Make py4j resolve the name of each package, class and static method only once.
 
-    PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name takes a call,
-    and for each call the JVM may search every jar. A name's meaning does not change during the life of a JVM.
+    PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name costs a call,
+    and the JVM may search every jar to answer it. A name's meaning does not change while the JVM runs.
     """
     for owner in (JVMView, JavaPackage, JavaClass):
         if not hasattr(owner.__getattr__, "__wrapped__"):
@@ -57,7 +57,7 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     @wraps(ask)
     def remembered(self: Any, name: str) -> Any:
         found = ask(self, name)
-        if isinstance(found, (JavaPackage, JavaClass, JavaMember)):  # not the value of a field
+        if isinstance(found, (JavaPackage, JavaClass, JavaMember)):  # not a field's value
             self.__dict__[name] = found
         return found
 
@@ -70,7 +70,7 @@ def has_jvm(spark: SparkSession) -> bool:
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
-    """Return the members that the JVM lacks, as `class.signature`; for a missing class, as `class`."""
+    """Return the members that the JVM lacks, as `class.signature`, or as `class` if the class is missing."""
     found = []
     for owner, of_owner in groupby(listed, lambda member: member.owner):
         known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
@@ -200,7 +200,7 @@ def appends(spark: SparkSession) -> Any:
 
 
 def output_mode(spark: SparkSession, *, updates: bool) -> Any:
-    """Return a stream's output mode: updates, or appends only."""
+    """Return a stream's output mode: update or append."""
     modes = static(spark, "org.apache.spark.sql.streaming.OutputMode")
     return modes.Update() if updates else modes.Append()
 
@@ -226,7 +226,7 @@ def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as a relation in the driver's JVM, or None if there are no rows. Bypasses Python."""
+    """Return the rows as a relation in the driver's JVM, or None if there are none. They bypass Python."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():
@@ -294,16 +294,16 @@ def is_started() -> bool:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Return whether the session's context was stopped; fails if the JVM does not respond."""
+    """Return whether the session's context is stopped. Raises an error if the JVM does not respond."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
 
 def launch(options: Mapping[str, str], user: str | None) -> None:
-    """Start Spark's JVM with a session's options. If the system has no name for the user, pass it as `user`.
+    """Start Spark's JVM with a session's options. If the system has no name for the user, `user` sets one.
 
-    Hadoop looks up the user's name before it opens a file, and fails if the system has no name for the user.
-    The name must therefore be set before Spark gets its jars.
+    Hadoop looks up the user's name before it opens a file, and fails if there is none. The name must
+    therefore be set before Spark gets its jars.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:
@@ -329,15 +329,15 @@ def encoding_of_names(spark: SparkSession) -> str:
 def load_codecs(spark: SparkSession) -> None:
     """Make the JVM unpack its compression libraries into its temporary directory.
 
-    If unpacking fails when a class is first used, for example on a full disk, the class stays broken for the
-    life of the JVM.
+    If unpacking fails when a class is first used, for example on a full disk, the class remains broken for
+    the life of the JVM.
     """
     static(spark, SNAPPY).getNativeLibraryVersion()
     static(spark, ZSTD).load()
 
 
 def stop_with_jvm(spark: SparkSession) -> None:
-    """Stop the session, and wait until its JVM has ended."""
+    """Stop the session, and wait until its JVM has exited."""
     gateway: Any = SparkContext._gateway
     spark.stop()
     with suppress(OSError):
@@ -348,7 +348,7 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 @contextmanager
 def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` if the JVM gets one of the signals, such as `TERM`. The JVM's handlers remain disabled.
+    """Call `handle` if the JVM receives one of the signals, such as `TERM`. Its own handlers remain disabled.
 
     A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
     the gateway's token.
@@ -360,7 +360,7 @@ def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], N
         signals.handle(signals(name), handler)
 
     def wait() -> None:
-        with suppress(Py4JError, OSError):  # the JVM has ended
+        with suppress(Py4JError, OSError):  # the JVM has exited
             getattr(told, "await")()
             if not over.is_set():
                 handle()

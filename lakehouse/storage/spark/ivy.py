@@ -80,7 +80,7 @@ def cache() -> Path:
 
 
 class _Telling:
-    """A reporter of the megabytes left after each quarter of the download. Cached jars do not count."""
+    """A reporter of the remaining megabytes after each quarter of the download, not counting cached jars."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}

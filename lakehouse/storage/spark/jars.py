@@ -14,7 +14,7 @@ from lakehouse.common.errors import ServiceError
 
 Configuration = Literal["spark", "kafka", "s3", "disk"]
 CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
-"""The configurations of ivy.xml."""
+"""The configurations in ivy.xml."""
 COMPILED: tuple[Configuration, ...] = ("disk", "s3")
 """The configurations with a jar that is compiled from the sources in lakehouse/storage/spark/scala."""
 
@@ -51,7 +51,7 @@ def jars_directory() -> Path:
 
 
 def class_archive() -> Path:
-    """Return the path of the archive of Spark's classes that `sandbox.class_archive` creates."""
+    """Return the path of the archive of Spark's classes that `lakehouse.dev.class_archive` creates."""
     return share_directory() / "classes.jsa"
 
 
@@ -106,5 +106,5 @@ def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> lis
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
-    """Return the SHA-256 of each jar in jars.sha256, sorted by the jar's path in the jars' directory."""
+    """Return the SHA-256 of each jar in jars.sha256, keyed and sorted by the jar's path."""
     return {jar.path: jar.sha256 for jar in locked_jars(configurations)}

@@ -1,6 +1,6 @@
 """Java for the JVMs that are started here: the executable, its environment, and its system requirements.
 
-A missing requirement is reported before a JVM starts, because the JVM would only end with a stack trace.
+A missing requirement is reported before a JVM starts, because the JVM would only print a stack trace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakehouse.common.errors import ServiceError
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 """Variables that make a JVM read and write file names in UTF-8, whatever the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""The locale from spark.properties, because Delta and Kafka number their files with the locale's digits."""
+"""The locale in spark.properties. Delta and Kafka number their files with the locale's digits."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
@@ -60,7 +60,7 @@ def require_files() -> None:
 def temporary_directory() -> str:
     """Return the directory for a JVM's native libraries and temporary files: TMPDIR, or else usually /tmp.
 
-    Raises ServiceError if the directory cannot be written, is nearly full, or does not allow libraries to be
+    Raises ServiceError if the directory is not writable, is nearly full, or does not allow libraries to be
     loaded from it.
     """
     try:

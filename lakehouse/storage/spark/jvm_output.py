@@ -1,4 +1,4 @@
-"""Remove two warnings that Spark's JVM prints to standard error at each start."""
+"""Remove two warnings that Spark's JVM prints to standard error whenever it starts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _PATIENCE_S = 5.0
 def filtered() -> Iterator[int]:
     """Yield a file descriptor for the standard error of a process that the block starts.
 
-    The process's output is copied line by line to this process's standard error, as long as both processes
-    run. If the block fails because the process ended, the process's last lines are written before the
-    exception is raised.
+    The started process's errors are copied line by line to this process's standard error while both run. If
+    the block fails because that process ended, its last lines are written before the exception is raised.
     """
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)
@@ -51,5 +50,5 @@ def _write(text: bytes) -> None:
     while text:
         try:
             text = text[os.write(_STANDARD_ERROR, text) :]
-        except OSError:  # nobody reads the output any longer; the process must not block
+        except OSError:  # nobody reads the output anymore; the started process must not block
             return

@@ -1,4 +1,4 @@
-"""Read records of committed transactions from Kafka, between two offsets.
+"""Read committed Kafka records between two offsets.
 
 Spark's source converts a record's timestamp to microseconds. The source fails for timestamps after the year
 294,246, and converts timestamps before 1582 to a different calendar. Reading such a record raises an error
@@ -136,7 +136,7 @@ RECORDS = (
 """The schema of Kafka records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is then null."""
 
 APART = 1_000
-"""The maximum number of records that Kafka's client reads, from one that Spark's source cannot read."""
+"""How many records Kafka's client reads at most, starting with one that Spark's source cannot read."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -154,7 +154,7 @@ _ARROW = pa.schema(
         "ms": pa.int64(),
         "timestamp_type": pa.int32(),
     }
-)  # every query of a frame made from a list would run Python
+)  # a frame made from a list would start Python in each query
 _MISDATED = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp")
 _INVALID = re.compile(
     r"Record (?:batch )?for partition (\S+)-(\d+) at offset (\d+) is invalid"
@@ -262,7 +262,7 @@ def _group(client: Mapping[str, str]) -> str:
     """Return a group name for reads with these client properties. The properties include secrets.
 
     If a consumer that is cached under the same name has different properties, Spark fails and prints both
-    sets of properties. The name is an HMAC with a random key of this process, so it reveals no secret.
+    sets of properties. The name is an HMAC with this process's random key, so it reveals no secret.
     """
     said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"

@@ -110,7 +110,7 @@ COMPILED = (
         f"placeholder({SQL}.classic.Dataset)",
     ),
 )
-"""Every member of lakehouse/storage/spark/scala/disk that Python calls. Without that jar, none is called."""
+"""Every member of the jar for lakehouse/storage/spark/scala/disk that Python calls, if the jar exists."""
 
 PRIVATE = (
     ("py4j.java_gateway", "JVMView.__getattr__"),
@@ -122,4 +122,4 @@ PRIVATE = (
     ("pyspark.sql.classic.column", "_to_java_column"),
     ("pyspark.sql.classic.column", "_to_seq"),
 )
-"""Every private member of PySpark's modules and classes that is used here, except those of instances."""
+"""Every private member of PySpark's modules and classes that is used here, except instance members."""

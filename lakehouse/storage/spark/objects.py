@@ -27,7 +27,7 @@ def file_system(spark: SparkSession, path: Any) -> Any:
 
 
 def paths_in(spark: SparkSession, statuses: Any) -> str:
-    """Return the paths in Hadoop's file statuses as one text, `{a,b}`."""
+    """Return the paths in Hadoop's file statuses as one string, `{a,b}`."""
     paths = static(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(statuses)
     return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
 
@@ -51,7 +51,7 @@ def atomic_file(spark: SparkSession, path: Any) -> Any:
     configuration = hadoop_configuration(spark)
     manager = static(spark, FILES).create(directory, configuration)
     manager.mkdirs(directory)
-    return manager.createAtomic(path, True)  # noqa: FBT003 - over an existing one
+    return manager.createAtomic(path, True)  # noqa: FBT003 - overwrite an existing file
 
 
 _REFUSED = "FileAlreadyExistsException"

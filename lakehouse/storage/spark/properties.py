@@ -33,14 +33,14 @@ def for_cluster() -> dict[str, str]:
 def for_laptop(*, archive: bool) -> dict[str, str]:
     """Return the properties for a driver in local mode on the user's machine.
 
-    With `archive`, the driver maps Spark's classes from the archive that `sandbox.class_archive` creates, if
-    it exists. Raises ServiceError if jars are missing.
+    With `archive`, the driver maps Spark's classes from the archive that `lakehouse.dev.class_archive`
+    creates, if it exists. Raises ServiceError if jars are missing.
     """
     require_jars("spark")
     require_jars("disk")
     options = read(CLUSTER) | read(LAPTOP)
-    # The archive requires these jars from the driver's start, in this order, so they are wildcards. If they
-    # were in spark.jars, the driver would send them to itself, encrypted.
+    # The archive needs these jars on the class path from the start, in this order, hence the wildcards. If
+    # the jars were in spark.jars, the driver would send them to itself, encrypted.
     options["spark.driver.extraClassPath"] = f"{jars_directory()}/spark/*:{jars_directory()}/disk/*"
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
@@ -51,8 +51,7 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 def for_laptop_submit() -> dict[str, str]:
     """Return the properties of `for_laptop` for spark-submit, with the archive and any installed S3 jars.
 
-    A driver that is started in any other way must already have the S3 jars, if it needs them, on its class
-    path.
+    A driver that is started in any other way must already have any S3 jars that it needs on its class path.
     """
     return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
 
@@ -69,7 +68,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def write(path: Path, options: Mapping[str, str]) -> None:
-    """Write a properties file for spark-submit; a rerun replaces it.
+    """Write a properties file for spark-submit, replacing an existing one.
 
     Line ends and backslashes in values are escaped as Java expects.
     """

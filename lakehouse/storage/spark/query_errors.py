@@ -78,7 +78,7 @@ def are_files_gone(error: BaseException) -> bool:
 
 
 def is_heap_full(error: BaseException) -> bool:
-    """Return whether the failure occurred because a JVM ran out of memory."""
+    """Return whether the error occurred because a JVM ran out of memory."""
     return any(sign in str(error) for sign in _HEAP_FULL)
 
 

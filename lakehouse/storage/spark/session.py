@@ -1,4 +1,4 @@
-"""The only builder of a SparkSession.
+"""The only module that builds Spark sessions.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
 sql`, the demo, the tests), the session uses the laptop's properties, with the sizes from the settings.
@@ -99,7 +99,7 @@ def _impatient() -> Iterator[None]:
             return
         given_up.set()
         while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are killed
-            # Kill parents first, so that no shell is left to report a child's end.
+            # Kill parents first, so that no shell is left to report a child's exit.
             for child in here.children(recursive=True):
                 if child not in before:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -113,8 +113,8 @@ def _impatient() -> Iterator[None]:
         if not given_up.is_set():
             raise
         raise ServiceError(
-            f"Spark's JVM did not start within {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary "
-            "directory full?"
+            f"Spark's JVM did not start within {_JVM_TIMEOUT_S:.0f} s; is the temporary directory's "
+            "disk full?"
         ) from error
     finally:
         over.set()
@@ -172,7 +172,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def is_small(lake: str) -> bool:
-    """Return whether a lake is on this machine, and so small that every command is short."""
+    """Return whether a lake is on this machine, and small enough for every command to be short."""
     root, found = local_path(lake), 0
     if root is None:
         return False
@@ -203,7 +203,7 @@ def _is_local(settings: Settings) -> bool:
 def _secret(settings: Settings) -> str | None:
     """Return a standalone cluster's secret, or None for another master. Call this after the JVM has started.
 
-    Raises ServiceError if there is no secret, because Spark would otherwise end with a stack trace. The
+    Raises ServiceError if there is no secret, because Spark would only print a stack trace. The
     secret is not passed to `launch` as an option, because `ps` shows options.
     """
     master = SparkConf().get("spark.master", "") or ""
@@ -244,11 +244,11 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
-        # Remote executors read the jars from their disk. Reading the disk must therefore not need a class in
+        # Remote executors read the jars from their disks. Reading a disk must therefore not need a class in
         # these jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
-        if settings.spark.master == "yarn":  # the jar for the disk hides YARN's properties
+        if settings.spark.master == "yarn":  # the disk jar hides YARN's properties
             options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     return options | {
         "spark.master": settings.spark.master,

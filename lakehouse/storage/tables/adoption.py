@@ -1,12 +1,12 @@
-"""Adoption of a copy: the copy replaces the original lake, and from then on, their versions diverge. Pure.
+"""Adoption of a copy: the copy replaces the original lake, and their versions diverge from then on. Pure.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
 dead-letter table. The property also contains the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
-The property distinguishes version 61 of the copy from version 61 of the original, which may have been sent.
-Kafka's consumer groups and the lake's records of sent rows identify a table by its id, followed by its
+The property distinguishes version 61 of the copy from version 61 of the original, which may already have been
+sent. Kafka's consumer groups and the lake's records of sent rows identify a table by its id, followed by its
 adoption: `c31e... adopted 1764172800000@60`.
 """
 
@@ -51,7 +51,7 @@ def adopted_ms(named: str) -> int:
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return the position before which two tables with the same id certainly have identical versions."""
+    """Return the position before which two tables with the same id are sure to have identical versions."""
     versions = [
         found.version
         for named in (one, other)

@@ -1,9 +1,9 @@
 """One commit to a Delta table, from its reads to its writes.
 
 To find out whether a transaction was already written, Delta's DataFrame writer and its MERGE replay the log
-in Spark jobs each time, although the version's checksum file contains this information. This module makes the
-same commit from Delta's own parts. It begins an optimistic transaction, reads within it, writes files, and
-publishes everything in one commit. The commit conflicts if another writer has changed the data that was read.
+in Spark jobs each time, although the version's checksum file contains this information. This module builds
+the same commit from Delta's own parts. It begins an optimistic transaction, reads within it, writes files,
+and publishes everything in one commit. If another writer changes data that was read, the commit conflicts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files that may contain rows matching a condition: Delta's objects and row counts, by file name."""
+    """The files that may contain matching rows: Delta's objects and row counts, keyed by file name."""
 
     files: dict[str, Action]
     size_bytes: int
@@ -94,7 +94,7 @@ class Commit:
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
-        """Raise PositionError unless the table has the expected positions; later changes to them conflict."""
+        """Raise PositionError unless the table has the expected positions. Later changes to them conflict."""
         noted = transactions_in(self.spark, self.snapshot) if moves else {}
         for move in moves:
             delta.note_read_application(self._txn, move.application)
@@ -106,7 +106,7 @@ class Commit:
                 )
 
     def expect_settings(self, settings: Mapping[str, str]) -> None:
-        """Raise PositionError unless the table's rows are made with these settings (`pinned_settings`).
+        """Raise PositionError unless the table's rows are built with these settings (`pinned_settings`).
 
         A later change to the settings conflicts with the commit.
         """
@@ -154,14 +154,14 @@ class Commit:
         return delta.filtered_files(self.spark, self._txn, internals.folded_condition(rows))
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
-        """Return the rows of all candidate files or of the named files, with the file's name as `_file`."""
+        """Return the rows of all candidate files or of the named files, with the file name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
         return delta.rows_of_files(self.spark, self.snapshot, chosen).withColumn(
             FILE, F.col("_metadata.file_name")
         )
 
     def write(self, rows: DataFrame) -> int:
-        """Write the rows into files, and return the number of rows written to the table.
+        """Write the rows to files, and return the number of rows written to the table.
 
         Rows with a `_change_type` go to the change feed if the table has one. All other rows go to the table.
         """
@@ -257,7 +257,7 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return the rows to write instead of the table's rows `old`, so that `new` replaces them by key.
+    """Return the rows to write in place of the table's rows `old`, after upserting `new` by key.
 
     `new` has one row per key. Columns that are missing from `new` keep their values from `old`. Rows are
     deleted if `gone` is true. Result rows without a `_change_type` belong to the table, and all others to its
@@ -273,7 +273,7 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
 def amended_rows(
     rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
 ) -> DataFrame:
-    """Return the rows to write instead of a frame's table rows `t`, with new values where `hit` is true.
+    """Return the rows to write in place of the frame's table rows `t`, with new values where `hit` is true.
 
     `names` are the table's columns. `_change_type` is set as in `changed_rows`.
     """

@@ -1,7 +1,7 @@
 """The data files in a table's newest version, updated with each commit's added and removed files.
 
-To list the files, Delta would replay the log in Spark jobs again for every version. This module reads the
-list once and applies later commits to it. A micro-batch's cost therefore does not grow with the table's age.
+To list the files, Delta would replay the log in Spark jobs for every version. This module reads the list
+once and applies later commits to it. A micro-batch's cost therefore does not grow with the table's age.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_COMMITS = 50  # more commits than this are not read one by one
 
 @dataclass(frozen=True)
 class File:
-    """A data file: its size, row count (None: unknown), column bounds, and `add` action."""
+    """A data file: its size, row count (None if unknown), column bounds, and `add` action."""
 
     size_bytes: int
     rows: int | None

@@ -1,8 +1,8 @@
 """The only module that uses Delta's private members for logs, transactions and actions.
 
 Each function does one thing and makes no decisions. Delta's objects are opaque to callers, which only pass
-them to functions of this module. `lakehouse.storage.tables.delta_members` lists the members used here; add
-new ones there, too. Spark's members are in `lakehouse.storage.spark.internals`.
+them to functions of this module. `lakehouse.storage.tables.delta_members` lists the members used here; new
+ones must be added there. Spark's members are in `lakehouse.storage.spark.internals`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def known_snapshot(log: Log) -> Snapshot:
 
 
 def newest_snapshot(spark: SparkSession, log: Log) -> Snapshot:
-    """List the log, and return its newest snapshot, with version -1 if there is no table."""
+    """List the log, and return its newest snapshot. Its version is -1 if there is no table."""
     return log.update(False, none(spark), none(spark))
 
 
@@ -73,7 +73,7 @@ def first_recreatable(log: Log) -> int:
 def version_since(spark: SparkSession, log: Log, ms: int) -> int:
     """Return the log's first version that was committed at or after a time (ms since the epoch).
 
-    If there is no such version, the result is the next version.
+    If there is no such version, returns the next commit's version.
     """
     moment = internals.timestamp(spark, ms)
     stood = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
@@ -86,7 +86,7 @@ def write_checkpoint(log: Log) -> None:
 
 
 def clean_up(spark: SparkSession, log: Log, snapshot: Snapshot, keep: timedelta) -> None:
-    """Remove commits that precede a checkpoint and are older than the retention time, to the hour."""
+    """Remove commits before a checkpoint that are older than `keep`. The cutoff is truncated to the hour."""
     keep_ms = internals.some_long(spark, int(keep / timedelta(milliseconds=1)))
     hour = static(spark, f"{DELTA}.TruncationGranularity").HOUR()
     log.cleanUpExpiredLogs(snapshot, none(spark), keep_ms, hour)
@@ -104,17 +104,17 @@ def locked(log: Log) -> Iterator[None]:
 
 
 def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snapshot:
-    """Install a segment's snapshot, as of a time, as Delta's cached snapshot. Requires the lock."""
+    """Make a segment's snapshot Delta's cached snapshot, as of a time. The caller must hold the lock."""
     made = log.createSnapshot(segment, none(spark), none(spark), none(spark))
     return log.installSnapshot(made, at_ms)
 
 
 def uncache(snapshot: Snapshot) -> None:
-    """Drop Spark's cache of an unused snapshot."""
+    """Release the data that Spark has cached for an unused snapshot."""
     snapshot.uncache()
 
 
-# The files of the log behind a snapshot.
+# The log files that make up a snapshot.
 
 
 def segment_of(snapshot: Snapshot) -> Segment:
@@ -184,7 +184,7 @@ def schema_json(snapshot: Snapshot) -> str:
 
 
 def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the number and total bytes of a snapshot's files, from its checksum or else with Spark jobs."""
+    """Return the number and total bytes of a snapshot's files. Runs Spark jobs if there is no checksum."""
     noted = value_of(snapshot.checksumOpt())
     if noted is not None:
         return int(noted.numFiles()), int(noted.tableSizeBytes())
@@ -198,7 +198,7 @@ def noted_bytes(snapshot: Snapshot) -> int | None:
 
 
 def all_bytes(snapshot: Snapshot) -> int:
-    """Return the total bytes of a snapshot's files, with Spark jobs."""
+    """Return the total bytes of a snapshot's files. Runs Spark jobs."""
     return int(snapshot.sizeInBytes())
 
 
@@ -210,7 +210,7 @@ def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
 
 
 def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """Return a row for each of a snapshot's files, with Spark jobs."""
+    """Return a frame with a row for each of a snapshot's files. Runs Spark jobs."""
     return internals.frame(spark, snapshot.allFiles().toDF())
 
 
@@ -227,7 +227,7 @@ def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int |
 
 
 def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | None:
-    """Return a checksum's transactions, passed as one JSON text to save three JVM calls for each."""
+    """Return a checksum's transactions, passed as one JSON string to save three JVM calls per transaction."""
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
     if found is None:
@@ -237,12 +237,12 @@ def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | No
 
 
 def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return each application's last transaction in a snapshot, with Spark jobs."""
+    """Return each application's last transaction in a snapshot. Runs Spark jobs."""
     return {str(name): int(last) for name, last in internals.entries(spark, snapshot.transactions()).items()}
 
 
 def rows_of(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """Return a snapshot's rows. Delta selects the files by their statistics, in Spark jobs."""
+    """Return a snapshot's rows. Delta runs Spark jobs to select the files by their statistics."""
     # Given a path and a version, Delta would list the log to check the version. True means time travel.
     every, some_snapshot = scala_seq(spark, []), some(spark, snapshot)
     relation = snapshot.deltaLog().createRelation(every, some_snapshot, none(spark), True)
@@ -305,7 +305,7 @@ def removed(file: Action, at_ms: int) -> Action:
 
 
 def start(spark: SparkSession, log: Log, snapshot: Snapshot | None = None) -> Txn:
-    """Begin a transaction on a snapshot, by default on the newest, which requires listing the log."""
+    """Begin a transaction on a snapshot or, by default, on the newest one, which requires listing the log."""
     return log.startTransaction(none(spark), none(spark) if snapshot is None else some(spark, snapshot))
 
 
@@ -331,7 +331,7 @@ def property_in(txn: Txn, name: str) -> str | None:
 
 
 def note_read_application(txn: Txn, application: str) -> None:
-    """Make the commit conflict with any other commit that has a transaction of the application."""
+    """Make the commit conflict with any other commit that records a transaction of the application."""
     txn.readTxn().append(application)
 
 
@@ -341,14 +341,14 @@ def note_whole_table_read(txn: Txn) -> None:
 
 
 def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action]:
-    """Return the files that may contain matching rows, with Spark jobs. The files then count as read."""
+    """Return the files that may contain matching rows, and mark them as read. Runs Spark jobs."""
     return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
 
 
 def write_files(txn: Txn, rows: DataFrame) -> tuple[list[Action], int | None]:
-    """Write rows into files; return the actions that add them, and the table's new rows (None if unknown).
+    """Write rows to files; return the files' actions and the number of new table rows (None if unknown).
 
-    Delta itself writes only where a table's or the session's properties require it, or without our jar.
+    Uses Delta's own writer only if the table's or session's properties require it or our jar is missing.
     """
     given, plain = internals.java_frame(rows), internals.compiled(rows.sparkSession, "PlainFiles")
     written = None if plain is None else plain.write(txn, given)
@@ -365,7 +365,7 @@ def commit(spark: SparkSession, txn: Txn, actions: Iterable[Action], operation: 
 
 
 def set_properties(spark: SparkSession, txn: Txn, properties: Mapping[str, str]) -> None:
-    """Replace all properties of the table, in the transaction."""
+    """Replace all of the table's properties in the transaction."""
     found = txn.metadata()
     changed = static(spark, f"{ACTIONS}.Metadata")(
         found.id(),
@@ -390,7 +390,7 @@ def set_new_metadata(
     properties: Mapping[str, str],
     at_ms: int,
 ) -> None:
-    """Set a new table's id, schema (as JSON), comment and properties, in the transaction."""
+    """Set a new table's id, schema (as JSON), comment and properties in the transaction."""
     parquet = static(spark, f"{ACTIONS}.Format")("parquet", scala_map(spark, {}))
     nothing, given = scala_seq(spark, []), scala_map(spark, properties)
     made = static(spark, f"{ACTIONS}.Metadata")
@@ -408,19 +408,19 @@ def application_wrote(spark: SparkSession, application: str, number: int, at_ms:
 
 
 def update(spark: SparkSession) -> Operation:
-    """Return the operation of an UPDATE, without its condition."""
+    """Return the operation for an UPDATE, without its condition."""
     return static(spark, f"{OPERATIONS}Update")(none(spark))
 
 
 def write(spark: SparkSession) -> Operation:
-    """Return the operation of an append."""
+    """Return the operation for an append."""
     return static(spark, f"{OPERATIONS}Write")(internals.appends(spark), *[none(spark)] * 8)
 
 
 def streaming_update(
     spark: SparkSession, application: str, number: int, *, updates: bool, metadata: str | None = None
 ) -> Operation:
-    """Return the operation of a streaming micro-batch, which updates rows or only appends them.
+    """Return the operation for a streaming micro-batch, which updates rows or only appends them.
 
     `metadata` becomes the commit's `userMetadata`, unless it is None.
     """
@@ -430,12 +430,12 @@ def streaming_update(
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
-    """Return the operation that sets the given properties or, without any, removes those in `unset`."""
+    """Return the operation that sets the given properties or, if there are none, removes those in `unset`."""
     if given:
         return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
     return static(spark, f"{OPERATIONS}UnsetTableProperties")(
         scala_seq(spark, unset), True
-    )  # ignore missing ones
+    )  # ignore missing properties
 
 
 def table_creation(spark: SparkSession, txn: Txn) -> Operation:

@@ -1,12 +1,12 @@
-"""Create, append to and read tables with deltalake, without Spark or its JVM, from any process.
+"""Use deltalake to create, append to and read tables in any process, without Spark or its JVM.
 
-Use this only for tables that no micro-batch writes, because it does not support transactions and leases.
+Use this only for tables that no micro-batch writes to, because it supports neither transactions nor leases.
 Several processes may append concurrently: deltalake creates a commit's file only if it does not exist yet,
-and otherwise tries the next number.
+and otherwise tries the next version.
 
 pyarrow writes and reads the files in the calling thread. `write_deltalake` and `QueryBuilder` would panic if
-a directory name contains a bracket. `DeltaTable.to_pyarrow_table` would leave threads behind, which may abort
-the process when it ends.
+a directory's name contained a bracket. `DeltaTable.to_pyarrow_table` would leave threads behind, which may
+abort the process at exit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def location(lake: str, spec: TableSpec) -> str:
-    """Return a table's location in the form that deltalake expects: a path on this machine, or a URL."""
+    """Return a table's location in the form that deltalake expects: a local path or a URL."""
     return paths.location(path_of(lake, spec.layer, spec.name))
 
 
@@ -86,7 +86,7 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield each file's latest time in a column, with a function that reads the file's rows, latest first.
+    """Yield each file's latest time in a column, and a function that reads its rows, latest file first.
 
     Yields nothing if there is no table. Files without this time in their statistics come first, with None.
     Timestamps are UTC. A column that is missing from a file is null. Both this function and the yielded
@@ -126,7 +126,7 @@ def newest_first(
 def rows_where(
     lake: str, spec: TableSpec, columns: Sequence[str], where: ds.Expression
 ) -> list[dict[str, Any]]:
-    """Return columns of the rows that match a condition, or an empty list if there is no table.
+    """Return some columns of the rows that match a condition, or an empty list if there is no table.
 
     Files that the statistics rule out are not read. Timestamps are UTC. Raises TableError if the table cannot
     be read.
@@ -237,7 +237,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 description=spec.comment or None,
                 configuration=properties_when_made(spec),
                 commit_properties=CommitProperties(max_commit_retries=0),  # a retry would create version 1
-                raise_if_key_not_exists=False,  # properties that are not Delta's
+                raise_if_key_not_exists=False,  # for properties that are not Delta's
             )
         except DeltaError:
             if not DeltaTable.is_deltatable(path):  # no other process has created the table by now
@@ -260,7 +260,7 @@ def _schema(spec: TableSpec) -> Schema:
 
 
 def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]:
-    """Return a file's statistics for Delta's log: the earliest and latest time in the spec's columns."""
+    """Return a file's statistics for Delta's log: the earliest and latest time in each `stats` column."""
     values = {name: [row[name] for row in rows] for name in spec.stats}
     return {
         "numRecords": len(rows),
@@ -271,7 +271,7 @@ def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]
 
 
 def _in_ms(moment: datetime) -> str:
-    """Return a time as in Delta's statistics, truncated to milliseconds as readers expect."""
+    """Return a time in the format of Delta's statistics, truncated to milliseconds as readers expect."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,6 +1,6 @@
 """A commit's actions in a Delta table's log. This is the only parser of log entries. Pure.
 
-A log entry is a file of JSON with one action per line. An action is an object with one key, its kind: `add`,
+A log entry is a file with one action per line, as JSON. An action is an object with one key, its kind: `add`,
 `remove`, `cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without
 changing a row; its actions have `dataChange: false`. (See "Actions" in Delta's protocol.)
 """
@@ -36,19 +36,19 @@ def commit_name(version: int) -> str:
 
 
 def commits_among(names: Iterable[str]) -> list[int]:
-    """Return the versions of the commits among a log's file names, in order."""
+    """Return the versions of the commits among a log's file names, in ascending order."""
     return sorted(int(found[1]) for found in map(_COMMIT.fullmatch, names) if found is not None)
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A version's actions, in the order of the log."""
+    """A version's actions, in log order."""
 
     version: int
     actions: tuple[Mapping[str, Any], ...]
 
     def of(self, kind: str) -> Iterator[Action]:
-        """Yield the fields of every action of a kind."""
+        """Yield the fields of each action of the given kind."""
         return (action[kind] for action in self.actions if kind in action)
 
     @property
@@ -63,7 +63,7 @@ class LogEntry:
 
     @property
     def appended(self) -> list[Action]:
-        """The files that a reader of appends must read, or no files if the commit also changed rows."""
+        """The files that a reader of appends must read. Empty if the commit also changed rows."""
         return [] if self.rewrites else self.added
 
     @property
@@ -109,7 +109,7 @@ class LogEntry:
 
     @property
     def why(self) -> Why | None:
-        """The reason for removed or changed rows, or None if unrecorded. Other writers record no reason."""
+        """The reason for removed or changed rows, or None if none is recorded. Other writers record none."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
@@ -140,13 +140,13 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
     entry = LogEntry(version, tuple(_without_nulls(line) for line in lines))
     files = [file for kind in ("add", "cdc") for file in entry.of(kind)]
     if not all(map(is_file, files)) or not all("path" in file for file in entry.of("remove")):
-        raise ValueError(f"the commit of version {version} names a file without its path or size")
+        raise ValueError(f"the commit of version {version} names a file without a path or size")
     refuse_outside(table, version, entry.actions)
     return entry
 
 
 def is_file(action: object) -> bool:
-    """Return whether an action has the file fields that are used here: the path and the size."""
+    """Return whether an action has the file fields that are used here: a path and a size."""
     return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
@@ -166,7 +166,7 @@ def stats_of(action: Action) -> Mapping[str, Any]:
 
 
 def rows_of(action: Action) -> int | None:
-    """Return an added or removed file's row count, without deleted rows, or None if unknown."""
+    """Return an added or removed file's row count, excluding deleted rows, or None if unknown."""
     records = stats_of(action).get("numRecords")
     if not _is_count(records):
         return None

@@ -1,8 +1,8 @@
 """The Delta table features that this code supports; a table with any other feature is refused.
 
 A feature changes the meaning of a log or a data file. The commits made here, the readers of log entries and
-the readers without a JVM support the features below, and tests/storage/tables/test_features.py tests each
-feature. Other writers and ALTER TABLE can add other features to a table.
+the readers without a JVM support the features below; tests/storage/tables/test_features.py tests each of
+them. Other writers and ALTER TABLE can add other features to a table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ The following features are not supported:
 """
 
 RETENTION = "delta.setTransactionRetentionDuration"
-"""The property that lets Delta drop transactions. Transactions contain the streams' positions."""
+"""The property that lets Delta drop transactions. Transactions store the streams' positions."""
 
 # An older table's protocol does not name its features. These are the features that each writer version added.
 _OF_WRITERS = {
@@ -101,7 +101,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features that made Delta refuse to open a table, or None if it had a different reason."""
+    """Return the features that made Delta refuse to open a table, or None if there was another reason."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)

@@ -20,7 +20,7 @@ _STEPS = re.compile(r"[/\\]")
 _KINDS = ("add", "remove", "cdc", "sidecar")
 _DECODED = 4  # checks per path: the protocol encodes a path once, but a partition's value twice
 _IN_THE_LOG, _ELSEWHERE = "i", "p"
-_UUID = 20  # characters of a deletion vector's name; a directory may precede it
+_UUID = 20  # the length of a deletion vector's name; a directory may precede it
 
 
 def leads_outside(path: str) -> bool:

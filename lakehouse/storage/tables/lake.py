@@ -1,4 +1,4 @@
-"""The lake for code with a Spark session. Code without a session uses `path_of`."""
+"""The lake, for code with a Spark session. Code without a session uses `path_of`."""
 
 from __future__ import annotations
 
@@ -54,21 +54,22 @@ class Lake:
     def ensure(self, spec: TableSpec) -> str:
         """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
-        Missing columns are added and types are widened in place. A rerun changes nothing, unless an earlier
-        run was killed before it committed the new table; in this case, the rerun completes the creation.
-        Raises TableError if the table cannot be created, if it was made with different settings, keys or
-        windows that its rows depend on, if a column was removed, renamed or given a type that cannot store
-        its values, or if the table has an unsupported feature or property
-        (`lakehouse.storage.tables.features`).
+        Missing columns are added and types are widened in place. A rerun changes nothing, but if an earlier
+        run was killed before it committed the new table, the rerun completes the creation.
+
+        Raises TableError if the table cannot be created, or has an unsupported feature or property
+        (`lakehouse.storage.tables.features`). Also raises it if the table was built with different settings,
+        keys or windows that its rows depend on, or if a column was removed, renamed or given a type that
+        cannot store its values.
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
     def ensure_source(self, spec: TableSpec) -> str:
-        """Do the same as `ensure`, but for a reader, which accepts additional columns and wider types."""
+        """Do the same as `ensure` for a reader, which accepts additional columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
-        """Return whether the table was made with different settings, or its rebuild is unfinished.
+        """Return whether the table was built with different settings, or its rebuild is unfinished.
 
         Returns false if there is no table.
         """
@@ -77,11 +78,11 @@ class Lake:
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Call `ensure`. If the rows were made with different settings, the block must recompute them.
+        """Call `ensure`. If the rows were built with different settings, the block must recompute them.
 
-        Until the block ends, no process may write the table or read it as a source, whatever its settings. If
-        the block fails or is killed, this applies until another rebuild ends. Columns from `columns_of` that
-        are not in the spec remain in the table. They are null in new rows, and unchanged in existing rows.
+        Until the block ends, no process can write to the table or read it as a source, whatever its settings.
+        If the block fails or is killed, this applies until another rebuild ends. Columns from `columns_of`
+        that are not in the spec remain in the table, null in new rows and unchanged in existing rows.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)
@@ -103,10 +104,10 @@ class Lake:
 def open_lake(
     settings: Settings, name: str, *, brief: bool | None = None, reads_only: bool = False
 ) -> Iterator[Lake]:
-    """Open the lake from the settings, with a session that is stopped after the block; see `start_session`.
+    """Open the configured lake with a new session, and stop the session after the block; see `start_session`.
 
-    Prints a warning if the versions of Spark or Delta are not the tested versions. Raises VersionError if
-    they lack a required member, and TableError if this application may not write to the lake (`writers`).
+    Prints a warning if Spark or Delta has an untested version. Raises VersionError if that version lacks a
+    required member, and TableError if this application may not write to the lake; see `writers.admitted`.
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:

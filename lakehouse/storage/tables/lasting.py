@@ -1,13 +1,14 @@
-"""Make commits survive a power failure, for tables on this machine's disks.
+"""Make commits to tables on this machine's disks survive a power failure.
 
 Neither Spark nor Delta calls fsync. After a power failure, a file that they had just written may be empty,
 and Spark treats an empty commit as a commit without actions. A writer therefore syncs a commit and its files
 to the disk (`keep`) before anything builds on the commit.
 
-A process finds lost files when it first checks a table (`look`), and again after a lake was closed. If the
-files belong to the newest commits, no reader has seen these commits, and they are given up. Positions are in
-the commits, so the steps repeat the lost work. If later commits build on a lost commit, the table is refused.
-The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones are removed.
+A process looks for lost files when it first checks a table (`look`), and again once a lake has been closed.
+If they belong to the newest commits, no reader has seen these commits, and they are given up. Positions are
+stored in the commits, so the steps redo the lost work. If later commits build on a lost commit, the table is
+refused. The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones are
+removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -36,11 +37,11 @@ _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
-_CHECKSUM = b"crc\0"  # begins a checksum file of Hadoop, before 4 bytes for the block size and 4 per checksum
+_CHECKSUM = b"crc\0"  # starts a Hadoop checksum file; 4 bytes for the block size and 4 per checksum follow
 _BYTES_A_CHECKSUM = 512
 
 _kept: dict[Path, int] = {}
-"""The last version that is on the disk, for each table that this process has seen."""
+"""The last version known to be on the disk, for each table that this process has seen."""
 on_forget(_kept.clear)
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def look(path: Path, name: str) -> None:
     if builds_on_it or (has_no_basis and (found or unreadable)):
         raise _lost((found or unreadable)[0], name)
     for one in unreadable:
-        log.warning("%s %s, as after a power failure; it is removed", one.file, one.what)
+        log.warning("%s %s, as after a power failure; removing it", one.file, one.what)
         _remove(one.file)
     _check_hint(path / LOG / _HINT, {version for version in checkpoints if version < first})
     for one in reversed(found):
@@ -104,7 +105,7 @@ def look(path: Path, name: str) -> None:
 
 def _lost(one: Damage, name: str) -> TableError:
     return TableError(
-        f"{name} has lost data of version {one.version}: {one.file} {one.what}, as after a power failure, "
+        f"{name} has lost data from version {one.version}: {one.file} {one.what}, as after a power failure, "
         "and later versions build on it. Restore that file from a copy, or recreate the table: "
         "docs/power-and-disks.md"
     )
@@ -221,7 +222,7 @@ def _read(path: Path, version: int) -> LogEntry:
 
 
 def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
-    """Yield a commit's files with their sizes from the log, except files that were removed from the table."""
+    """Yield a commit's files with their sizes from the log, except files since removed from the table."""
     for one in (*entry.of("add"), *entry.of("cdc")):
         if str(one["path"]) not in gone:
             yield path / unquote(str(one["path"])), int(one["size"])

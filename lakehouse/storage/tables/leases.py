@@ -1,14 +1,14 @@
 """Leases on tables. While a process holds a lease, the query that fills the table waits before it writes.
 
-A table property, `lakehouse.lease`, names the holder. A process takes a lease by committing to the table's
-metadata. This commit conflicts with every write in progress, so no write that began earlier is committed
-afterwards. A term next to the table's files (`terms`) contains the expiry time, and the holder renews the
-term while it is alive. Renewing takes no commit, because a commit would conflict with the holder's own
-writes. If the holder is killed, the lease expires. If two processes take a lease at the same time, the second
-commit conflicts. The second process then retries and finds the first lease.
+A table property, `lakehouse.lease`, names the holder. A process takes a lease by committing a change to the
+table's metadata. This commit conflicts with every write in progress, so no write that began earlier is
+committed afterwards. A term next to the table's files (`terms`) contains the expiry time, and the holder
+renews the term while it is alive. Renewing takes no commit, because a commit would conflict with the holder's
+own writes. If the holder is killed, the lease expires. If two processes take a lease at the same time, the
+second commit conflicts. The second process then retries and finds the first lease.
 
 If the holder's clock is slow by more than a term (`terms`), the table appears free at first, and
-micro-batches continue until they see a renewal. A rebuild then loses no row, but it needs another round,
+micro-batches continue until they see a renewal. A rebuild then loses no rows, but needs another round,
 because it compares until nothing differs.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
@@ -159,7 +159,7 @@ def _terms(spark: SparkSession, path: str) -> Terms:
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on part of a table: its property, its purpose, and its end (s since the epoch; 0 if past)."""
+    """A lease on part of a table: its property, purpose and end (s since the epoch; 0 if expired)."""
 
     key: str
     what: str

@@ -44,7 +44,7 @@ FEW_FILES = 16
 
 @dataclass(frozen=True)
 class _Seen:
-    """A thread's cache of logs in a block: snapshots keyed by table, commits keyed by table and version."""
+    """A thread's log cache during a block: snapshots keyed by table, commits keyed by table and version."""
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def mark_of(snapshot: Snapshot) -> Mark:
 
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
-    """Return whether a version is still the table's newest, judging by the times of two files."""
+    """Return whether a version is still the table's newest, judging by two files' modification times."""
     written_ms, next_ms = _looked_at(spark, path, mark.version)
     return next_ms is None and mark.modified_ms == written_ms
 
@@ -147,7 +147,7 @@ def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None
 
 
 def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
-    """Return when a version's commit was written, in ms since the epoch, or None if it is missing."""
+    """Return when a version's commit was written, in ms since the epoch, or None if the commit is missing."""
     newest = mark_of(snapshot(spark, path))
     if newest.version == version:
         return newest.modified_ms
@@ -160,7 +160,7 @@ def commit_file(path: str, version: int) -> str:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether the path contains a Delta table, with a commit and not just an incomplete log."""
+    """Return whether there is a Delta table at the path, with a commit and not just an incomplete log."""
     return delta.version_of(snapshot(spark, path)) >= 0
 
 
@@ -240,7 +240,7 @@ def is_followed(spark: SparkSession, path: str) -> bool:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, current or at a version. Raises TableError for files outside it."""
+    """Return the table's data files, current or at a version. Raises TableError if any are outside it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -283,8 +283,8 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
     """Return Delta's objects for the files listed in a version's checksum, or None if it lists none.
 
-    Also returns None if there are more than `most` files. The checksum lists a table's files only while they
-    are few. To list the files of a snapshot, Delta would replay the log in Spark jobs.
+    Also returns None if there are more than `most` files. The checksum lists a table's files only while there
+    are few. Otherwise, Delta must replay the log in Spark jobs to list them.
     """
     return delta.noted_files(snapshot, most)
 
@@ -338,10 +338,10 @@ def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
 
 
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return the result of `transactions` as of a snapshot.
+    """Return the version of each application's last transaction as of a snapshot.
 
-    The transactions come from the checksum of the snapshot's version. The checksum may omit them because
-    there are many, or be missing after commits by other libraries. Delta then replays the log in Spark jobs.
+    The transactions come from the checksum of the snapshot's version. If there are too many for the checksum,
+    or another library committed without one, Delta replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)
     return delta.all_transactions(spark, snapshot) if noted is None else noted

@@ -3,7 +3,7 @@
 A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
 rebuild changes. A process with a different setting is refused when it starts to read or write the table, and
 a writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
-settings when it ends. A killed rebuild is therefore recognized, whatever the settings are by then.
+settings when it ends. A killed rebuild is therefore detected, whatever the settings are by then.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from lakehouse.storage.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property that lists the last declared columns as JSON. Other columns are users' or left over."""
+"""The property that lists the last declared columns as JSON. Any others are users' columns or leftovers."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 """Returns the columns that these settings define in a table."""
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
-    """Raise TableError if a table's properties show that its rows were made with different settings."""
+    """Raise TableError if a table's properties show that its rows were built with different settings."""
     for name, value in spec.pinned_settings.items():
         was = found.get(FIXED_PREFIX + name)
         if was != value:
@@ -65,7 +65,7 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
 
 
 def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
-    """Return whether a table's rows were made with different settings, or its rebuild has not ended."""
+    """Return whether a table's rows were built with different settings, or its rebuild has not ended."""
     return any(found.get(FIXED_PREFIX + name) != value for name, value in spec.pinned_settings.items())
 
 
@@ -86,7 +86,7 @@ def begin_anew(spark: SparkSession, path: str, spec: TableSpec, columns_of: Colu
 
 
 def end_anew(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Record the settings with which the rows are now made."""
+    """Record the settings that the rows are now built with."""
     values = {FIXED_PREFIX + name: value for name, value in spec.pinned_settings.items()}
     retry_on_conflict(lambda: commits.begin(spark, path).set_properties(values))
 
@@ -122,7 +122,7 @@ def ensure(
 ) -> None:
     """Implement `Lake.ensure` and `Lake.ensure_source` for the table at the path.
 
-    With `is_made_anew`, a table that was made with different settings is accepted.
+    With `is_made_anew`, a table that was built with different settings is accepted.
     """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)
@@ -136,7 +136,7 @@ def ensure(
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Return whether there is nothing to change or refuse, after reading the log once."""
+    """Return whether nothing has to be changed or refused. Reads the log only once."""
     found = metadata(spark, path)
     if found is None or not _differing(found, spec).are_none:
         return False
@@ -190,8 +190,8 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
     """Raise TableError if the path contains anything but the files of an unfinished table creation.
 
-    The error suggests removing the files only if there is no log, because Delta may ignore the names of files
-    in a log.
+    The error suggests removing the files only if there is no log, because a log may belong to a table that
+    Delta does not recognize.
     """
     found = storage.names(spark, path)
     foreign = [name for name in found if name != LOG]
@@ -257,7 +257,7 @@ def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
 
 
 def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
-    """Return how to fix refused columns, depending on whether the table or the stream was changed."""
+    """Return how to fix refused columns, depending on whether the table or the stream has changed."""
     is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:

@@ -88,7 +88,7 @@ class Bounds:
 
 
 def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
-    """Select rows whose column is in one of the sorted spans; if there are too many, in their whole range."""
+    """Select rows whose column is in one of the sorted spans, or in their full range if there are many."""
     lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
     return Near(tuple((Between(column, first, last),) for first, last in lie))
 
@@ -111,7 +111,7 @@ def _is_less(one: Value, other: Value) -> bool:
 
 
 def _reach(noted: Any) -> tuple[Value | None, Value | None]:
-    """Return the least and greatest value that a bound may represent, or None if it cannot be parsed."""
+    """Return the least and greatest value that a bound may represent; both None if it cannot be parsed."""
     if isinstance(noted, str):
         return _reach_of_text(noted)
     return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
@@ -119,7 +119,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return a text's range of values: the range of a time with an offset, or otherwise the text itself."""
+    """Return a string's range of values: a time's range if it has an offset, otherwise the string itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read a table's rows: current, as of a version, by files, and as changes."""
+"""Read a table's rows: current, as of a version, by file, or as changes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from lakehouse.storage.tables.pruning import last_ones
 from lakehouse.storage.tables.specs import EPOCH, TableSpec, from_micros
 
 FEW_VERSIONS = 10
-"""The changes of up to this many versions are read file by file, with a separate scan for each version."""
+"""The changes in up to this many versions are read file by file, with a separate scan for each version."""
 
 _OF_PATTERNS = re.compile(r"[][{}?*\\]")
-_READ_WHOLE_BYTES = 1 << 20  # of a small table, whose files Delta would select in Spark jobs
-_YOUNG = 20  # the maximum number of commits, each of which is read
+_READ_WHOLE_BYTES = 1 << 20  # a table up to this size is read whole, because selecting files takes Spark jobs
+_YOUNG = 20  # the maximum number of commits that are read one by one
 _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
 
@@ -78,7 +78,7 @@ def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Add missing columns as null, for a table that no query has opened since the columns were declared."""
+    """Add missing columns as null: a table lacks newly declared columns until a query opens it."""
     missing = [field for field in schema if field.name not in rows.columns]
     lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
     return rows.withColumns(lacking) if lacking else rows
@@ -162,7 +162,7 @@ def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) 
     reader = spark.read.schema(schema)
     if not any(map(_OF_PATTERNS.search, files)):
         return reader.parquet(*files)
-    # Given several paths, Spark's option reads all of them once for each path.
+    # With this option and several paths, Spark reads all of them once for each path.
     alone = reader.option("__globPaths__", "false")
     return reduce(DataFrame.union, (alone.parquet(file) for file in files))
 
@@ -217,7 +217,7 @@ def _has_files(changes: DataFrame) -> bool:
 
 
 class HighWaterMark:
-    """The greatest value of a timestamp column (UTC) in a table that no other process writes.
+    """The greatest value of a timestamp column (UTC) in a table that no other process writes to.
 
     The value is read from the table once, and then updated with each written value. Delta's file statistics
     truncate timestamps, so the first read scans the column, but only in files that may contain the maximum.

@@ -1,16 +1,17 @@
 """Evolve a table's schema to match the schema that the code declares.
 
-Columns are matched by name, in any order. A field inside a struct is written with dots, a field of an array's
-elements as `reasons.element.rule`, a field of a map's values as `partitions.value.total`. Comments and
+Columns are matched by name, in any order. A struct's field is written as `card.id`, a field of an array's
+elements as `reasons.element.rule`, and a field of a map's values as `partitions.value.total`. Comments and
 nullability are not compared.
 
     the code declares                        what happens
-    a column that the table lacks            it is added in place, null in existing rows
-    a type that holds the column's values    the column is widened in place
+    a column that the table lacks            the column is added in place, null in existing rows
+    a wider type                             the column is widened in place
+    a narrower type                          writers are refused, and readers accept the wider type
     any other type                           refused
-    no column where the table has one        a user's column is kept; for a column that a stream once
-                                             declared, or a field inside a struct, writers are refused,
-                                             and readers ignore it
+    no such column                           a user's column is kept; if a stream once declared the column,
+                                             or it is a struct's field, writers are refused and readers
+                                             ignore it
 
 A user's column is null in new rows and keeps its values in existing rows.
 """
@@ -159,7 +160,7 @@ def bring_up_to_date(
         except PySparkException as error:
             if not left:
                 raise TableError(
-                    f"{name} at {path} could not be altered to the columns that the stream declares: "
+                    f"{name} at {path} could not be altered to match the stream's declaration: "
                     f"{first_line(error)}"
                 ) from error
             time.sleep(_PAUSE_S)

@@ -11,10 +11,10 @@ from pyspark.sql.types import DataType, StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
-"""The boolean column that marks upserted rows as deletes. A null or missing value means no delete."""
+"""The boolean column that marks upserted rows as deletes. If it is null or missing, the row is kept."""
 
 FIXED_PREFIX = "lakehouse."
-"""The prefix of the properties that record the settings and shape that a table was made with."""
+"""The prefix of the properties that record the settings and shape that a table was built with."""
 LANDED_AT = "ingested_at"
 """The column with a record's ingestion time (UTC). A query reads a table's initial rows in this order."""
 TRUNCATED = timedelta(milliseconds=1)
@@ -30,13 +30,13 @@ _MARK = "lakehouse: "
 class TableSpec:
     """A table's name, schema and properties.
 
-    Delta stores the minima and maxima of the `stats` columns. The rows depend on `pinned_settings`, and on
-    `shape` in the code. Both are stored as table properties and compared at every start. A rebuild changes
-    the settings (`lakehouse.storage.tables.making`). The `made_with` settings are stored only when the table
-    is created. Maintenance clusters the rows by `cluster_by`, which is None for a table that remains small.
-    If `is_followed` is true, readers of the table's appends also receive corrected rows from the change feed
-    (`Why`). If `is_merged` is true, micro-batches rewrite rows; otherwise they only append. Catalogs show
-    `comment`, which describes a row.
+    Delta stores the minima and maxima of the `stats` columns. The rows depend on `pinned_settings` and on
+    `shape`, which the code declares. Both are stored as table properties and checked at every start. A
+    rebuild changes the settings (`lakehouse.storage.tables.making`). The `made_with` settings are stored only
+    when the table is created. Maintenance clusters the rows by `cluster_by`, which is None for a table that
+    remains small. If `is_followed` is true, readers of the table's appends also receive corrected rows from
+    the change feed (`Why`). If `is_merged` is true, micro-batches rewrite rows; otherwise they only append.
+    Catalogs show `comment`, which describes a row.
     """
 
     layer: str
@@ -90,7 +90,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Progress:
-    """A table's read or sent position. `table` is its id or, for sent rows, its name by `tables.sent_as`."""
+    """A table's read or sent position. `table` is its id or, for sent rows, its `tables.sent_as` name."""
 
     table: str
     position: Position

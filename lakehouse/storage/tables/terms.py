@@ -4,8 +4,8 @@ The holder renews its term while alive. If it is killed, the term expires.
 
 Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
 therefore uses its own monotonic clock. If a term changes, its holder is alive and has renewed it. If a term
-remains unchanged for its full length, it has expired. A clock that is fast or was set back thus makes no
-process wait longer. Only the first check uses the wall clock.
+remains unchanged for its full length, it has expired. Thus, no process waits longer because a clock is fast
+or was set back. Only the first check uses the wall clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # the term's end, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # keyed by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""The ends of this process's own terms, keyed like `_seen`, so that terms are removed without a listing."""
+"""The ends of this process's own terms, keyed like `_seen`, for removing terms without a listing."""
 on_forget(_seen.clear)
 on_forget(_noted.clear)
 
@@ -49,7 +49,7 @@ class Terms:
     length_s: float
 
     def renew(self, holder: str) -> None:
-        """Begin a new term for the holder now, and remove its earlier terms."""
+        """Begin a new term for the holder, and remove its earlier terms."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
         noted = _noted.get((self.directory, holder), set())
@@ -96,7 +96,7 @@ class Terms:
                 found[term[2]].append(int(term[1]))
         for directory, holder in list(_seen):
             if directory == self.directory and holder not in found:
-                _seen.pop((directory, holder), None)  # it never returns, because each holder has its own name
+                _seen.pop((directory, holder), None)  # no later holder has the same name
         return found
 
     def _file(self, until_ms: int, holder: str) -> str:

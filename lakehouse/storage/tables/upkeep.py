@@ -1,4 +1,4 @@
-"""Maintain a table: merge small files, and remove files of old versions and old log entries.
+"""Maintain a table: merge small files, and remove old log entries and the files of old versions.
 
 No operation changes a row. All of them use Delta's own commands: OPTIMIZE with liquid clustering, VACUUM, and
 log cleanup. Their cost depends on how much has changed since the last run.
@@ -77,7 +77,7 @@ def has_many_small_files(small: Size) -> bool:
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
     """Merge small files into files of about the target size, and return whether any were merged.
 
-    With `cluster_by`, rows are clustered by that column, so each file contains a short range of its values.
+    With `cluster_by`, rows are clustered by that column, so each file contains a narrow range of its values.
     Files that are already clustered remain unchanged unless there are few of them, so the cost depends on how
     much was written since the last run. Raises one of Delta's conflicts if another writer has rewritten the
     same files in the meantime (`lakehouse.storage.tables.retry_on_conflict`).
@@ -108,10 +108,10 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 
 
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
-    """Remove files that no version within `keep` needs, and return their number; `dry_run` only counts them.
+    """Remove files that no version within `keep` needs, and return their number. `dry_run` only counts them.
 
-    After this, older versions and their change feed can no longer be read. A rerun removes nothing. VACUUM
-    takes seconds even if it finds nothing, so it is skipped if there can be no file to remove.
+    Afterwards, older versions and their change feed can no longer be read. A rerun removes nothing. VACUUM
+    takes seconds even if it finds nothing, so it is skipped if there cannot be any file to remove.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):
@@ -134,7 +134,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
 
 
 def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
-    """Return whether there may be an unused file from before a time (seconds since the epoch)."""
+    """Return whether an unused file may be older than a time (seconds since the epoch)."""
     modified = storage.modified(spark, path)
     if modified is None:
         return True
@@ -149,7 +149,7 @@ def _data_files(spark: SparkSession, path: str) -> int:
 
 
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
-    """Remove commits that are older than the retention time and precede a checkpoint in the log.
+    """Remove commits that are older than `keep` and precede a checkpoint in the log.
 
     Delta's automatic cleanup only removes whole days of commits, and only after a month.
     """

@@ -21,9 +21,9 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session's versions are not the tested versions, or None otherwise.
+    """Return a warning if the session has an untested version, or None otherwise.
 
-    Raises VersionError if they lack a member that this code needs.
+    Raises VersionError if such a version lacks a member that this code needs.
     """
     present = _present(spark)
     other = {name: present[name] for name, tested in TESTED.items() if present[name] != tested}

@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path. Its reader knows the log up to `version` (-1: not at all)."""
+    """The log of the table at a path. Its reader knows the log up to `version` (-1 if not at all)."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class WatchedLog:
         return self.files.names(LOG)
 
     def checkpoint(self, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
-        """Return the version and files of the newest complete checkpoint (at most `upto`), or None."""
+        """Return the version and files of the newest complete checkpoint (no later than `upto`), or None."""
         found = defaultdict[tuple[int, int], list[str]](list)
         for name in names:
             if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):

@@ -37,10 +37,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only: bool) -> Iterator[None]:
-    """Let this application write to the lake during the block, or only read it.
+    """Let this application write to the lake during the block.
 
-    If the store has no conditional writes, a lock excludes every other writer during the block. Raises
-    TableError if the lock is needed but `has_one_writer` is not set, or if there is another writer.
+    With `reads_only`, it only reads and needs no lock. Otherwise, if the store has no conditional writes, a
+    lock excludes every other writer. Raises TableError if the lock is needed but `has_one_writer` is not set,
+    or if there is another writer.
     """
     if reads_only or not is_on_s3(lake) or refuses_overwrites(spark, lake):
         yield

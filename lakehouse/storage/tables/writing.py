@@ -127,11 +127,11 @@ def upsert(
 ) -> Written:
     """Upsert the rows by key, record the moves, and publish the commit.
 
-    `rows` has one row per key. It is read twice, so it should be persisted. Rows marked DELETED are deleted.
-    If `count`, the number of rows, is None, the rows are counted. `near` contains the commit's files that may
-    contain one of the keys. If there are no rows, nothing is committed. `why` is as in `Commit.finish`.
-    Raises PositionError like `append`. The commit fails if another writer has changed the data that it read;
-    see `retry_on_conflict`.
+    `rows` has one row per key, and should be persisted because it is read twice. Rows marked DELETED are
+    deleted. `count` is the number of rows; None means that they must be counted. `near` lists the commit's
+    files that may contain one of the keys. If there are no rows, nothing is committed. See `Commit.finish`
+    for `why`. Raises PositionError as `append` does. The commit fails if another writer has changed the data
+    that it read; see `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -392,8 +392,8 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
 def retry_on_conflict(write: Callable[[], T]) -> T:
     """Call `write`, and retry it after a conflict, because layers, maintenance and rebuilds share tables.
 
-    `write` must read the table's newest version each time. The pauses between attempts grow and are random,
-    so that writers do not keep colliding; in total they last about half a minute.
+    `write` must read the table's newest version each time. Pauses between attempts grow and are random, so
+    that writers do not keep colliding. In total, they last about half a minute.
     """
     pause_s = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):

@@ -1,4 +1,4 @@
-"""The streams that come with this project, declared in `streams.toml` as users declare their own."""
+"""The built-in streams, declared in `streams.toml` just as users declare their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of a table `[streams.NAME]`, with one class for each kind, and the streams that they declare."""
+"""The keys in a table `[streams.NAME]`, with a class for each kind, and the streams that they declare."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class InPython(Changes):
 
 
 class NewSource(SourceKeys):
-    """A source of a new stream. Its topic must be given."""
+    """A new stream's source, whose topic is required."""
 
     topic: Topic
     table: Name | None = None
@@ -112,7 +112,7 @@ class NewSource(SourceKeys):
 
 
 class OfKind(Table):
-    """The keys for streams of every kind."""
+    """The keys that all kinds share."""
 
     enabled: bool = True
     suites: Name | None = None

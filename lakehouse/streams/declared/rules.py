@@ -39,7 +39,7 @@ _WITHOUT_BRACKETS = {
 
 
 class RuleKeys(Table):
-    """A rule. A null condition passes, as in a CHECK. In the message, `{column}` is the column's value."""
+    """A rule. As in a CHECK constraint, null passes. In the message, `{column}` is the column's value."""
 
     name: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The values of a stream's keys: durations, fields, topics, numbers and times, as written in TOML."""
+"""The values of a stream's keys, as written in TOML: durations, fields, topics, numbers and times."""
 
 from __future__ import annotations
 

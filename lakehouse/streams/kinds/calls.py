@@ -12,9 +12,9 @@ apart:
                   (a call with both sides )       (a call with one side only)
 
 A joined call contains its first and last time, event counts and earliest payloads. Parts of the same call can
-be merged in any order. A call closes when the wall clock is past its last event by T plus the grace plus one
-second. A later event corrects the call, and may join two calls into one. The key of one of these calls is
-then deleted.
+be merged in any order. A call closes once the wall clock is T plus the grace plus one second past its last
+event. A later event corrects the call, and may join two calls into one. The key of one of these calls is then
+deleted.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def joined_calls(
 
     name        the stream's name
     gap         events at most this far apart, in event time, belong to one call
-    grace       how long after the gap, by the wall clock, a call waits for events before it closes
+    grace       how long after the gap, by the wall clock, a call waits for more events before it closes
     gold_table  the table of calls; by default the stream's name
     to          the topic for closed calls; by default the table's name with hyphens; None: Redis only
 
@@ -112,7 +112,7 @@ def joined_calls(
     messages: dict[str, Value] = {message_name_of(one): Payload(one.column) for one in payloads}
     kept = GoldTable(
         name=table,
-        comment=f"One row per call: a maximal set of neighbouring events of one {one} and {other}.",
+        comment=f"One row per call: a series of neighbouring events with the same {one} and {other}.",
         reads=tuple(by_table),
         keys=joining.keys,
         schema=joining.schema,
@@ -185,14 +185,14 @@ class Joining:
         """
         one, other = self.pair
         return described(
-            (one, "string", "The first end of the call, in the order of the records."),
-            (other, "string", "The second end of the call."),
+            (one, "string", "First end of the call, as named in the records; part of the key."),
+            (other, "string", "Second end of the call, as named in the records; part of the key."),
             ("ts", "timestamp", "Earliest event time of the call, UTC; part of the key."),
             *(
                 (
                     side,
                     "string",
-                    f"Earliest {side} payload that is not null, as text: a JSON string as it is, else JSON.",
+                    f"Earliest {side} payload that is not null: JSON, or plain text for a JSON string.",
                 )
                 for side in self.payloads
             ),
@@ -201,11 +201,14 @@ class Joining:
             (
                 "status",
                 "string",
-                "closed once the wall clock is past last_event_time by gap and grace, else open.",
+                "closed once the wall clock has passed last_event_time plus gap and grace, else open.",
             ),
-            ("closed_at", "timestamp", "When the call was due to close, UTC; null while it is open."),
-            ("was_closed", "boolean", "A row under this key has been closed before, and so has been sent."),
-            *((f"{side}_place", _PLACE, f"Where the {side} payload comes from.") for side in self.payloads),
+            ("closed_at", "timestamp", "Time at which the call was due to close, UTC; null while open."),
+            ("was_closed", "boolean", "True once a row with this key has been closed, and therefore sent."),
+            *(
+                (f"{side}_place", _PLACE, f"Event time, partition and offset of the {side} payload.")
+                for side in self.payloads
+            ),
         )
 
     @property
@@ -261,7 +264,7 @@ class Joining:
         }
 
     def _joined(self, parts: DataFrame) -> DataFrame:
-        """Join parts of calls, each from `ts` to `last_event_time`, into calls.
+        """Join parts of calls, each spanning `ts` to `last_event_time`, into calls.
 
         A part starts a new call if it begins more than the gap after the end of all earlier parts. Parts from
         the table carry their previous key and status as `old`, and each call gets a list of its parts' `old`
@@ -361,7 +364,7 @@ def _is_closed() -> Column:
 
 @cache
 def _is_standing() -> Column:
-    """Return a condition for the table's rows that new events may change, or that are due to close."""
+    """Return the condition for rows in the table that new events may change or that are due to close."""
     return F.col("touched") | ((F.col("status") == "open") & _is_closed())
 
 

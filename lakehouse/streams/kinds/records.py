@@ -1,4 +1,4 @@
-"""Records for streams of any kind: topic, fields, event time, and default names for columns and topics."""
+"""Records for streams of any kind: topic, fields, event time, and default column and topic names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
 
 Named = str | Field
-"""A record field: its JSON name, or a Field, which also determines the column and type."""
+"""A field in the records: its JSON name, or a Field, which also determines the column and type."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records in a topic, except for the fields that a kind's own arguments name.
+    """A topic's records, except for the fields that a kind's own arguments name.
 
     `also` lists additional fields to keep in silver. `event_time` is the field with the event time; its unit
     and zone are as in a Contract. `rules` returns the validation rules. `table` is the name of the bronze and
@@ -63,7 +63,7 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
     """Return the source with an id and a sequence for its records. Missing fields are added.
 
     An added id is a string, which may be written as an integer; an added sequence is an integer. Raises
-    ValueError for an optional field, and for a field of any other type.
+    ValueError for an id or sequence field that is optional or of another type.
     """
     known = {field.name: field for field in source.contract.fields}
     more = []
@@ -83,12 +83,12 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
 
 
 def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
-    """Return a field of this type from a name. A Field is returned unchanged."""
+    """Return a field with this name and type. A Field is returned unchanged."""
     return Field(name, column_of(name), type_, required) if isinstance(name, str) else name
 
 
 def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, ...]:
-    """Return one or several names as fields."""
+    """Return fields for one or more names."""
     several = (names,) if isinstance(names, str | Field) else names
     return tuple(field_of(name, type_) for name in several)
 
@@ -105,7 +105,7 @@ def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
 
 
 def require_keys(fields: Iterable[Field], way_out: str) -> None:
-    """Raise ValueError for an optional key field, because a row could then lack its key."""
+    """Raise ValueError for an optional key field, which could leave a row without a key."""
     for field in fields:
         if not field.required:
             raise ValueError(f"field {field.name} is part of the key but optional: {way_out}")
@@ -146,5 +146,5 @@ def label_of(length_s: int) -> str:
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:
-    """Return the topic for rows: `to`, the default name with hyphens if it is empty, or None for no topic."""
+    """Return the topic for rows: `to`, or the default name with hyphens if `to` is empty. None: no topic."""
     return None if to is None else to or by_default.replace("_", "-")

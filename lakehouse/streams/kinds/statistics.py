@@ -51,10 +51,10 @@ _ON_THE_WAY = ("_now", "recomputed")
 class Windows:
     """One statistics table in gold.
 
-    by             the fields of its key, all strings
-    length         the length of its tumbling windows of event time, such as 1m
+    by             the fields in its key, all strings
+    length         the length of its tumbling event-time windows, such as 1m
     absent         default values for optional key fields, by field name or column; silver keeps the null,
-                   but the table has the default. All other key fields are required
+                   but the table gets the default. All other key fields are required
     gold_table     its name; by default `<stream>_<length>`, such as points_1m
     to             the topic for its rows; by default its name with hyphens; None: Redis only
     series         the message key; by default the key's values separated by colons
@@ -106,7 +106,7 @@ def windowed_statistics(
 
     name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
-    windows     the keys and window lengths: one gold table each
+    windows     the keys and window lengths, one for each gold table
     grace       how long after its end, in event time, a window becomes final
     idle_after  once no event has arrived for this long, the wall clock decides instead
     quantile_k  the size of the sketches: exact up to k values, beyond that with a rank error within
@@ -155,7 +155,7 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
     name = table.gold_table or f"{source.table}_{label_of(length_s)}"
     series = table.series or joined_key(*columns)
     others = columns[:-1] or columns
-    comment = f"One row per {', '.join(columns)} and {label_of(length_s)} of event time: statistics."
+    comment = f"One row per {', '.join(columns)} and {label_of(length_s)} window, with statistics."
     return GoldTable(
         name=name,
         comment=table.comment or comment,
@@ -205,7 +205,7 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
 
 
 def _with(instead: Mapping[str, str]) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
-    """Return a function that returns silver's rows with nulls replaced by these defaults."""
+    """Return a function that returns silver rows with nulls replaced by these defaults."""
     if not instead:
         return only
 

@@ -58,13 +58,14 @@ def windowed_sums(
     group: str = "all",
     comment: str = "",
 ) -> Stream:
-    """Return a stream that adds up `value`, an exact decimal, per window and value of the fields `by`.
+    """Return a stream that adds up `value`, an exact decimal, per window and key.
 
     name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
-    by          one or several string fields: gold has one row per combination of their values and window
-    length      the length of the tumbling windows of event time, such as 5m
-    signed      amounts may be zero or negative; otherwise such amounts become dead letters, rule not_positive
+    by          the fields in the key, all strings
+    length      the length of the tumbling event-time windows, such as 5m
+    signed      whether amounts may be zero or negative; if not, such records become dead letters under the
+                rule not_positive
     gold_table  the gold table's name; by default `<stream>_<length>`, such as payments_5m
     to          the topic for its rows; by default its name with hyphens; None: Redis only
     group       the name under which Redis stores the latest window for each key
@@ -86,8 +87,7 @@ def windowed_sums(
     member = joined_key(*names.values()) if len(names) > 1 else key(Plain(keys[0].column))
     kept = GoldTable(
         name=table,
-        comment=comment
-        or f"One row per {', '.join(names)} and {label_of(length_s)} of event time: the total.",
+        comment=comment or f"One row per {', '.join(names)} and {label_of(length_s)} window, with the total.",
         reads=(source.table,),
         keys=sums.windows.keys,
         schema=sums.schema,
@@ -136,10 +136,10 @@ class _Sums:
     def schema(self) -> StructType:
         """One row per key and window."""
         return described(
-            *((name, "string", "Part of the key: whose amounts these are.") for name in self.windows.by),
-            ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
-            ("window_end", "timestamp", "End of the window, UTC; not part of the window."),
-            (self.total, decimals.TYPE, "Sum of the amounts; null where decimal(38,9) does not hold it."),
+            *((name, "string", "Part of the key by which amounts are grouped.") for name in self.windows.by),
+            ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
+            ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
+            (self.total, decimals.TYPE, "Sum of the amounts; null if it does not fit in decimal(38,9)."),
             ("count", "long", "Number of amounts, at least one."),
         )
 
@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return keys whose current or new total is null because it does not fit. Their sum may fit."""
+        """Return keys whose current or new total is null because it does not fit. Their sum may still fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

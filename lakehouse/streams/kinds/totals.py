@@ -3,8 +3,8 @@
     topic ── silver.<stream> ─┬─ gold.<stream>_totals ──────── Redis
                               └─ gold.<stream>_notifications ─ topic, Redis
 
-A record adds its amount, positive or negative, to the total of its key. A Kafka record with that key and no
-value is a tombstone: it resets the total to zero.
+A record adds its amount, positive or negative, to its key's total. A Kafka record with that key and no value
+is a tombstone: it resets the total to zero.
 
 If records have a Kafka key, all records with the same key are in one partition, ordered by offset. If
 partitions were added to the topic, or if records have no Kafka key, a key's records may be in several
@@ -95,7 +95,7 @@ def running_totals(
     to: str | None = "",
     group: str = "all",
 ) -> Stream:
-    """Return a stream that adds up `value`, an exact decimal of either sign, per key in the field `by`.
+    """Return a stream that adds up `value`, a positive or negative exact decimal, per key in the field `by`.
 
     name           the stream's name, and by default the name of its bronze and silver tables
     records        the topic, or Records
@@ -122,7 +122,7 @@ def running_totals(
     sums, told = gold_table or f"{source.table}_totals", notifications or f"{source.table}_notifications"
     notified = SideTable(
         name=told,
-        comment=f"One row per record that made the total of its {keyed.column} reach the threshold.",
+        comment=f"One row per record at which the total for its {keyed.column} reached the threshold.",
         keys=totals.notification_keys,
         schema=totals.notifications_schema,
         time_columns=("event_time", "event_time"),
@@ -143,7 +143,7 @@ def running_totals(
     )
     kept = GoldTable(
         name=sums,
-        comment=f"One row per {keyed.column}: its total since its last tombstone.",
+        comment=f"One row per {keyed.column}, with its total since its last tombstone.",
         reads=(source.table,),
         keys=(keyed.column,),
         schema=totals.schema,
@@ -190,28 +190,32 @@ class Totals:
     def schema(self) -> StructType:
         """One row per key. The last columns are state for the next fold."""
         return described(
-            (self.by, "string", "The key: what the total is of."),
+            (self.by, "string", "The key to which the total belongs."),
             (
                 "total",
                 decimals.TYPE,
-                "Sum of its amounts since its last tombstone; null where decimal(38,9) does not hold it.",
+                "Sum of the amounts since the last tombstone; null if it does not fit in decimal(38,9).",
             ),
-            ("count", "long", "Number of these amounts."),
-            ("last_event_time", "timestamp", "Latest event time of these records, UTC; null for none."),
+            ("count", "long", "Number of amounts since the last tombstone."),
+            (
+                "last_event_time",
+                "timestamp",
+                "Latest event time since the last tombstone, UTC; null if there are no amounts.",
+            ),
             (
                 "partitions",
                 MapType(IntegerType(), _STATE),
-                "By Kafka partition, the same as of its last record, with the crossings so far.",
+                "State as of the last record in each Kafka partition, including the crossings.",
             ),
             (
                 "reached",
                 "timestamp",
-                "Greatest event time of all records, UTC; null where they lie in one partition.",
+                "Greatest event time of all records, UTC; null if all are in one partition.",
             ),
             (
                 "made_anew",
                 "boolean",
-                "Recomputed from silver: records came out of order, or the total came back into range.",
+                "True if the row was ever recomputed, after out-of-order records or an overflow.",
             ),
         )
 
@@ -219,9 +223,9 @@ class Totals:
     def notifications_schema(self) -> StructType:
         """One row per notification."""
         return described(
-            (self.by, "string", "What the total is of."),
-            ("value", decimals.TYPE, "Its total after this record."),
-            ("crossing", "long", "How many times the total had reached the threshold by then, from 1."),
+            (self.by, "string", "The key to which the total belongs."),
+            ("value", decimals.TYPE, "The total after this record."),
+            ("crossing", "long", "Number of times that the total has reached the threshold so far."),
             ("event_time", "timestamp", "Event time of the record, UTC."),
             ("partition", "integer", "Kafka partition of the record."),
             ("offset", "long", "Kafka offset of the record."),
@@ -234,8 +238,8 @@ class Totals:
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys whose new records cannot simply be added to their current rows.
 
-        There are two reasons. A new record may precede a record that was already added: by offset or, for a
-        key in several partitions, by time. Or the current total is null because it does not fit.
+        Either a new record precedes a record that was already added (by offset or, for a key in several
+        partitions, by time), or the current total is null because it does not fit.
         """
         first = self._first_by_partition.of(partials)
         known = current.select(self.by, "total", "partitions", "reached").join(first, self.by)
@@ -319,7 +323,7 @@ class Totals:
 
     @cached_property
     def _counting(self) -> tuple[Columns, ...]:
-        """Columns to add to the sequence, one step after the other.
+        """Columns to add to the sequence, in successive steps.
 
         `total`, `count` and `last_event_time` are the values since the last tombstone, as of each record.
         `crossing` is the number of crossings so far, and `notified` is true if the record causes a

@@ -28,12 +28,12 @@ def to_variant(text: Column) -> Column:
 
 
 def to_json_text(text: str) -> str:
-    """Return the JSON for a stored text. This is the Python version of `to_variant`."""
+    """Return a stored text's value as JSON. This is the Python counterpart of `to_variant`."""
     return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
 
 
 def is_json_text(text: str) -> bool:
-    """Return whether a text is JSON. Numbers may have any size."""
+    """Return whether a string is valid JSON. Numbers can be arbitrarily large."""
     try:
         json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
@@ -42,10 +42,11 @@ def is_json_text(text: str) -> bool:
 
 
 def is_plain(text: Column) -> Column:
-    """Return whether a text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
+    """Return whether text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
 
-    Such a text begins with a letter and is not true, false or null. Objects, numbers and quoted texts do not
-    begin with a letter. Texts with a question mark, which may stand for half a surrogate pair, are excluded.
+    Such text begins with a letter, but not with true, false or null. Objects, arrays, numbers and quoted
+    strings begin with other characters. Text with a question mark, which may stand for half a surrogate pair,
+    is excluded.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

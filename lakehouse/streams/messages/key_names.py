@@ -25,7 +25,7 @@ def escaped(name: Column, separators: str = ":") -> Column:
 
 
 def escaped_text(name: str, separators: str = ":") -> str:
-    """Return the same as `escaped`, for a Python string."""
+    """Escape a Python string as `escaped` does a column."""
     text = _PERCENT.sub("%25", name)
     for separator in separators:
         text = text.replace(separator, _ESCAPES[separator])

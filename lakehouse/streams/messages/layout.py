@@ -3,10 +3,10 @@
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Calling a key or message returns a Column over a gold row. The export writes this Column. `of(row)` returns
-the same value for a row in Python. Readers without Spark use it to find exported rows, and to return the same
-values. In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. A null
-value results in null, and a key with a null part is null.
+Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
+value as a Python object. Readers without Spark use it to find exported rows and to return the same values.
+The row maps columns to values, with timestamps in microseconds since the epoch (UTC). A null value
+results in null, and a key with a null part is null.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OfColumns(Protocol):
         """Return the value as a Column over a gold row."""
 
     def of(self, row: Row) -> Any:
-        """Return the value for a row in Python."""
+        """Return a row's value as a Python object."""
 
 
 class Value(OfColumns, Protocol):
@@ -56,13 +56,13 @@ class _OfColumn:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """A tuple that contains the column."""
+        """The column, as a tuple."""
         return (self.column,)
 
 
 @dataclass(frozen=True)
 class Plain(_OfColumn):
-    """A column unchanged: a string, an integer, a double or a boolean."""
+    """An unchanged column: a string, an integer, a double or a boolean."""
 
     def __call__(self) -> Column:
         """Return the column."""
@@ -89,7 +89,7 @@ class Millis(_OfColumn):
         return F.unix_millis(self.column)
 
     def of(self, row: Row) -> int | None:
-        """Return the value for a row in Python, rounded down from microseconds."""
+        """Return a row's timestamp in milliseconds, rounded down from microseconds."""
         micros = row[self.column]
         return None if micros is None else int(micros) // 1000
 
@@ -115,7 +115,7 @@ class MillisThen:
         return F.unix_millis(self.column) * 1000 + F.pmod(F.col(self.then), F.lit(1000))
 
     def of(self, row: Row) -> int | None:
-        """Return the number for a row in Python, whose timestamps are in microseconds."""
+        """Return a row's number. The row's timestamps are in microseconds."""
         micros, then = row[self.column], row[self.then]
         return None if micros is None or then is None else int(micros) // 1000 * 1000 + int(then) % 1000
 
@@ -156,7 +156,7 @@ class Payload(_OfColumn):
         return value
 
     def text(self, row: Row) -> str:
-        """Return the JSON value of the stored text."""
+        """Return the stored text's value as JSON."""
         kept = self.of(row)
         return "null" if kept is None else json_text.to_json_text(kept)
 
@@ -188,7 +188,7 @@ class Name(_OfColumn):
         return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
 
     def of(self, row: Row) -> str | None:
-        """Return the escaped name for a row in Python."""
+        """Return a row's escaped name as a Python string."""
         value = row[self.column]
         if value is None or not self.separators:
             return None if value is None else str(value)
@@ -197,7 +197,7 @@ class Name(_OfColumn):
 
 @dataclass(frozen=True)
 class Key:
-    """Several parts joined into one text. A `str` is a literal part."""
+    """Several parts joined into one string. A `str` is a literal part."""
 
     parts: tuple[str | OfColumns, ...]
 
@@ -213,7 +213,7 @@ class Key:
         return columns[0] if len(columns) == 1 else F.concat(*columns)
 
     def of(self, row: Row) -> str | None:
-        """Return the key for a row in Python, or None if any part is None."""
+        """Return a row's key as a Python string, or None if any part is None."""
         values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
         return None if None in values else "".join(map(str, values))
 
@@ -246,7 +246,7 @@ class Message:
         return F.struct(*(value().alias(name) for name, value in self.values.items()))
 
     def text(self, row: Row) -> str:
-        """Return the JSON that to_json writes with nulls, apart from whitespace and the form of doubles."""
+        """Return the same JSON as to_json with nulls, except for whitespace and the notation of doubles."""
         pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
         return f"{{{','.join(pairs)}}}"
 
@@ -263,5 +263,5 @@ class Equals:
         return F.col(self.column) == F.lit(self.value)
 
     def of(self, row: Row) -> bool:
-        """Return whether a row in Python meets the condition."""
+        """Return whether a row meets the condition."""
         return bool(row[self.column] == self.value)

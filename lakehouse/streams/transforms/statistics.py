@@ -24,24 +24,24 @@ PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
 SHOWN = described(
     ("count", "long", "Number of values."),
-    ("sum", "double", "Sum of the values, exact to floating point."),
-    ("min", "double", "Least value."),
-    ("max", "double", "Greatest value."),
-    ("avg", "double", "Mean of the values, exact to floating point."),
-    ("variance", "double", "Variance of the sample; null for a single value."),
-    ("stddev", "double", "Standard deviation of the sample; null for a single value."),
+    ("sum", "double", "Sum of the values, within floating-point accuracy."),
+    ("min", "double", "Smallest value."),
+    ("max", "double", "Largest value."),
+    ("avg", "double", "Mean of the values, within floating-point accuracy."),
+    ("variance", "double", "Sample variance; null for a single value."),
+    ("stddev", "double", "Sample standard deviation; null for a single value."),
     *(
-        (name, "double", f"Least value of rank {rank:.2f} or more: exact for few values, else an estimate.")
+        (name, "double", f"Smallest value with a rank of at least {rank:.2f}; for many values, an estimate.")
         for name, rank in PERCENTILES.items()
     ),
 )
 """The columns for users."""
 
 FOR_MERGES = described(
-    ("m2", "double", "Sum of squared distances from avg, for the next merge; cleared once none can come."),
-    ("sketch", "binary", "KLL sketch of the values, for the next merge; cleared once none can come."),
+    ("m2", "double", "Sum of squared distances from avg, for merges; cleared once no more rows can arrive."),
+    ("sketch", "binary", "KLL sketch of the values, for merges; cleared once no more rows can arrive."),
 )
-"""The columns that only the next merge needs."""
+"""The columns that only merges need."""
 
 _ROUNDING = 8 * 2.0**-52
 _LEAST = 1e-150  # the squares of smaller values underflow
@@ -109,9 +109,9 @@ def rank_error_limit(quantile_k: int) -> float:
 
 
 def slack() -> dict[str, Column]:
-    """Return the allowed differences between two computations of the same statistics, beyond rounding.
+    """Return how much two computations of each statistic may differ because of rounding.
 
-    The error in a sum of doubles grows with its largest terms, and the error in a deviation with the largest
+    The rounding error in a sum of doubles grows with its largest terms, and in a deviation with the largest
     values.
     """
     count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))

@@ -1,9 +1,9 @@
-"""Tumbling windows of event time, and tables with statistics of a value per window.
+"""Tumbling event-time windows, and tables with statistics of a value per window.
 
 A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
-epoch. A row is_final once event time has passed the window's end by the grace. If no event arrives, the wall
-clock counts instead. A final row remains final, even with a different grace
-(`lakehouse.engine.progress.finality`). It can still be updated as long as silver accepts records for it.
+epoch. A row becomes final once event time has passed the window's end plus the grace. While no events arrive,
+the wall clock decides instead. A final row remains final, even if the grace is changed
+(`lakehouse.engine.progress.finality`), but can still be updated as long as silver accepts records for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakehouse.streams.transforms import statistics
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Tumbling windows of one length, for each group of `by`."""
+    """Tumbling windows of `length_s` seconds, for each combination of values in the columns `by`."""
 
     by: tuple[str, ...]
     length_s: int
@@ -52,7 +52,7 @@ class StatisticsWindows:
     """The transformations for a table with `lakehouse.streams.transforms.statistics` of `value` per window.
 
     A window becomes final `grace_s` after its end, in event time. Once no event has arrived for
-    `idle_after_s`, the wall clock counts instead. `quantile_k` is the sketch size.
+    `idle_after_s`, the wall clock decides instead. `quantile_k` is the sketch size.
     """
 
     windows: Tumbling
@@ -63,18 +63,21 @@ class StatisticsWindows:
 
     @property
     def schema(self) -> StructType:
-        """One row per group and window. The last columns are only for the next merge."""
+        """One row per group and window. Only merges need the last columns."""
         window = described(
-            *((name, "string", "Part of the key: what the values are of.") for name in self.windows.by),
-            ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
-            ("window_end", "timestamp", "End of the window, UTC; not part of the window."),
+            *((name, "string", "Part of the key by which values are grouped.") for name in self.windows.by),
+            ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
+            ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
         )
         state = described(
-            ("last_event_time", "timestamp", "Latest event time that is counted, UTC."),
+            ("last_event_time", "timestamp", "Latest event time of the values, UTC."),
             (
                 "is_final",
                 "boolean",
-                "The window is past, by event time or wall clock; late records count.",
+                (
+                    "True once event time or, without new events, the wall clock has passed window_end plus "
+                    "the grace. Late records can still update the row."
+                ),
             ),
         )
         return StructType([*window, *statistics.SHOWN, *state, *statistics.FOR_MERGES])
@@ -109,11 +112,11 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the latest window start whose state may be cleared. Later windows are not past yet."""
+        """Return the latest window start whose state may be cleared. Later windows have not ended yet."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
-        """Add its window's start to each clean row."""
+        """Add the start of its window to each clean row."""
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:

@@ -224,9 +224,9 @@ def test_what_a_contract_has_no_use_for_refuses_no_record(spark: SparkSession) -
     ]
 
 
-NO_BYTES = "has an array whose items take no bytes, so a few bytes could be any number of items"
-MANY = "has {} types in the contract's fields, where each use of a name counts; at most 10,000 are read"
-TOO_DEEP = "is nested too deeply: at most 32 levels of records, arrays and maps"
+NO_BYTES = "has an array whose items take no bytes, so a few bytes could encode any number of items"
+MANY = "has {} types in the contract's fields, counting each use of a name; at most 10,000 are allowed"
+TOO_DEEP = "is nested too deeply: at most 32 levels of records, arrays and maps are allowed"
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -255,16 +255,16 @@ SCHEMAS = [
     (nested(32), TOO_DEEP),
     ('{"type":' * 100_000 + '"int"' + "}" * 100_000, TOO_DEEP),
     ("[" * 200_000, TOO_DEEP),
-    (json.dumps(of_id()) + " " * 1_000_000, "has 1,000,109 characters; at most 1,000,000 are read"),
+    (json.dumps(of_id()) + " " * 1_000_000, "has 1,000,109 characters; at most 1,000,000 are allowed"),
     ("{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     (of_id(("x", "Later")), "refers to an undefined type, Later"),
-    (of_id(("x", {"type": "fixed", "name": "Z", "size": -1})), "has a fixed type without a size, Z"),
+    (of_id(("x", {"type": "fixed", "name": "Z", "size": -1})), "has a fixed type, Z, without a size"),
     (of_id(("x", 5)), "has an invalid type: 5"),
     (of_id(("x", "int"), ("x", "int")), "has a record, R, with duplicate or missing field names"),
-    (of_id(("x", record(name="R"))), "has two types with the name R"),
+    (of_id(("x", record(name="R"))), "has two types named R"),
     (
         of_id(("any", {"type": "fixed", "name": "Z", "size": 2**31 - 1})),
-        "has a fixed type of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are read",
+        "has a fixed type of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are allowed",
     ),
     ('"string"', "is not a record schema"),
     # Spark's own reason: names of a contract's enum are Avro's to judge.
@@ -277,7 +277,7 @@ SCHEMAS = [
 
 def test_a_schema_that_cannot_be_used_is_a_reason_against_its_records(spark: SparkSession) -> None:
     found = judged(spark, WITH_ANY, [(schema, b"") for schema, _ in SCHEMAS])
-    said = "the value is not a record of schema {}, or is truncated"
+    said = "the value does not match schema {}, or is truncated"
     assert [reasons for _, reasons in found] == [
         [("undecodable", None, f"schema {number} {why}" if why else said.format(number))]
         for number, (_, why) in enumerate(SCHEMAS)
@@ -389,7 +389,7 @@ def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession
     large = of_id(("any", {"type": "array", "items": item}))
     values = (ID + long(count) + b"\x02" * count + b"\x00" + TIME for count in (100, 10_000))
     (_, none), (_, reasons) = judged(spark, WITH_ANY, [(large, value) for value in values])
-    said = "the value may have too many items: at most 1,135 bytes are read with schema 1"
+    said = "the value may have too many items: at most 1,135 bytes are allowed with schema 1"
     assert (none, reasons) == ([], [("undecodable", None, said)])
 
 

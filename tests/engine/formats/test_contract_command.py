@@ -165,7 +165,7 @@ for level in range(1, 31):
         (
             "avro",
             f'{{"type":"record","name":"M","fields":[{{"name":"value","type":{DOUBLED}}}]}}',
-            "breaks: the schema has 3,221,225,472 types in the contract's fields, where each use",
+            "breaks: the schema has 3,221,225,472 types in the contract's fields, counting each use",
             1,
         ),
         ("avro", "[" * 100_000, "breaks: the schema is nested too deeply: ", 1),

@@ -115,7 +115,7 @@ def test_indexes_of_older_serializers_are_read_and_hostile_ones_name_no_message(
     found = judged(spark, {1: SIMPLE}, values)
 
     assert found[: len(named)] == [({"id": "i"}, [])] * 2
-    refusal = ("undecodable", None, "the value names no message of schema 1")
+    refusal = ("undecodable", None, "the value names no message in schema 1")
     assert [reasons for _, reasons in found[len(named) : -len(other)]] == [[refusal]] * len(unnamed)
     assert found[-len(other) :] == [({"id": "o"}, [])] * 3
 
@@ -171,7 +171,7 @@ def test_work_and_memory_do_not_explode_with_depth_width_and_repetition(spark: S
         (None, [("undecodable", None)]),
     ]
     assert [found[place][1][0][2] for place in (1, 4)] == [
-        "the value nests deeper than Protobuf's limit of 100 messages",
+        "the value is nested deeper than Protobuf's limit of 100 messages",
         "the value takes more than 268,435,456 bytes of memory",
     ]
 
@@ -261,11 +261,11 @@ def test_what_a_field_cannot_hold_is_refused_by_its_own_rule(spark: SparkSession
         (
             {"payload": of_any("some.Thing", b"x")},
             *("undecodable", "payload"),
-            "payload has an Any of the type 'some.Thing', which its schema does not have",
+            "payload has an Any of type 'some.Thing', which its schema does not define",
         ),
         (
             {"payload": of_any("Payload", b"\x0a\x09x")},
-            *("undecodable", "payload", "payload has an Any whose bytes are not of its type"),
+            *("undecodable", "payload", "payload has an Any whose bytes do not match its type"),
         ),
         (
             {"payload": {"span": {"seconds": 2**60}}},
@@ -273,7 +273,7 @@ def test_what_a_field_cannot_hold_is_refused_by_its_own_rule(spark: SparkSession
         ),
         (
             {"payload": {"mask": {"paths": ["aB"]}}},
-            *("undecodable", "payload", "payload has a FieldMask with the path 'aB', which JSON cannot name"),
+            *("undecodable", "payload", "payload has a FieldMask with the path 'aB', which has no JSON name"),
         ),
         (
             {"price": "9" * 29 + ".999"},
@@ -315,7 +315,7 @@ def test_bytes_that_are_no_text_refuse_their_own_field_alone(spark: SparkSession
     strict = strict.replace("FIRST = 1", "ZERO = 0; FIRST = 1")
     found = judged(spark, {1: VALUES, 2: strict}, [framed(value, one) for one in (1, 2) for value in values])
     not_utf8 = [("not_utf8", name, f"{name} is not UTF-8") for name in ("note", "price", "payload")]
-    of_key = [("undecodable", None, "a key of a map in the value is not UTF-8")]
+    of_key = [("undecodable", None, "a map key in the value is not UTF-8")]
     expected = [
         [not_utf8[0]],
         [("empty_string", "id", "id is empty"), not_utf8[1]],
@@ -505,7 +505,7 @@ def test_a_schema_that_cannot_be_used_is_a_reason_without_anything_of_this_machi
         "schema 4 cannot be compiled: schema.proto:2:34: Field numbers must be positive integers.",
         f"schema 5 cannot be compiled: schema.proto:2:342: {too_deep}",
         "schema 6 cannot be compiled: it takes more than 1 s of CPU time",
-        "schema 7 cannot be compiled: it has 1,048,577 bytes, more than 1,048,576",
+        "schema 7 cannot be compiled: it has 1,048,577 bytes; at most 1,048,576 are allowed",
         'schema 8 cannot be compiled: schema.proto:1:1: Expected top-level statement (e.g. "message").',
         "schema 9 cannot be compiled: it imports '/etc/passwd', which it does not contain",
         f"schema 10 cannot be compiled: {unresolved}",
@@ -566,7 +566,7 @@ def test_what_nobody_foresaw_is_a_reason_against_each_record() -> None:
     values = [framed(record(ratio=1), one) for one in (1, 2, 1)]
     found = broken.read(pa.array(values, pa.binary())).to_pylist()
     assert [(one["proven"], one["refused"]) for one in found] == [
-        (False, "the value cannot be read by schema 1: TypeError"),
+        (False, "the value cannot be read with schema 1: TypeError"),
         (False, "schema 2 cannot be used: DecodeError"),
-        (False, "the value cannot be read by schema 1: TypeError"),
+        (False, "the value cannot be read with schema 1: TypeError"),
     ]

@@ -147,7 +147,7 @@ def test_what_log_retention_has_removed_counts_as_unread_and_is_named_where_it_i
     assert cuts.has_unread(spark, path, early, newest + 1)
     assert not cuts.has_unread(spark, path, late, newest + 1)
     assert offsets_of(cuts.read_up_to(spark, path, late)) == list(range(30))
-    with pytest.raises(TableError, match=f"up to version 1, and its log begins at version {newest}"):
+    with pytest.raises(TableError, match=f"up to version 1, but its log begins at version {newest}"):
         cuts.read_up_to(spark, path, early)
 
 

@@ -300,7 +300,7 @@ def test_rows_of_unknown_origin_are_refused(place: Place) -> None:
     rows = place.spark.createDataFrame([(7,)], "n LONG")
     tables.append(rows, place.path("beside"))
     with pytest.raises(
-        PositionError, match=r"^silver.letters has rows, but no recorded position of silver.numbers"
+        PositionError, match=r"^there are rows in silver.letters, but no recorded position of silver.numbers"
     ):
         place.reading().next({})
 

@@ -177,22 +177,24 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             encoded(8, "long", 1) + b"x",
             refused(
                 "trailing_bytes",
-                "a deletion's key, 00000000080278, as Avro: extra bytes follow the record of schema 8",
+                "a deletion's key, 00000000080278, cannot be read as Avro: extra bytes follow the record "
+                "with schema 8",
             ),
         ),
         (
             b"17",
             refused(
                 "not_framed",
-                "a deletion's key, 3137, as Avro: the value does not begin with a zero byte and a "
-                "four-byte schema id: 3137",
+                "a deletion's key, 3137, cannot be read as Avro: the value does not begin with a zero byte "
+                "and a four-byte schema id: 3137",
             ),
         ),
         (
             b"\x00\x00\x00\x00\x0a1",
             refused(
                 "undecodable",
-                "a deletion's key, 000000000a31, as Avro: schema 10 is a PROTOBUF schema, not AVRO",
+                "a deletion's key, 000000000a31, cannot be read as Avro: schema 10 is a PROTOBUF schema, not "
+                "AVRO",
             ),
         ),
         (
@@ -206,7 +208,8 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             encoded(7, "string", "a-1"),
             refused(
                 "undecodable",
-                "a deletion's key, 000000000706612d31, as Avro: schema 7 is not a record schema",
+                "a deletion's key, 000000000706612d31, cannot be read as Avro: schema 7 is not a record "
+                "schema",
             ),
         ),
     ],

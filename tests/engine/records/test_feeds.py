@@ -556,7 +556,7 @@ def test_a_time_of_kafkas_is_held_to_the_same_bound(spark: SparkSession) -> None
     assert [(one.rule, one.message) for one in row.reasons] == [
         (
             "bad_timestamp",
-            f"without timestamp the Kafka record must have a time {BOUNDS}, not 946684799000 ms",
+            f"without timestamp, the Kafka record's timestamp must be {BOUNDS}, not 946684799000 ms",
         )
     ]
 

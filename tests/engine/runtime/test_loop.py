@@ -114,7 +114,7 @@ def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
     step = Needy(spark, 120, unit=40, room=15)
 
     with pytest.raises(
-        HeapError, match=f"^{NAME} failed in .*40 bytes: the heap was full .*cannot be smaller"
+        HeapError, match=f"^{NAME} failed in .*40 bytes: the heap was full .*cannot be made smaller"
     ):
         caught_up(spark, tmp_path, step)
 
@@ -163,7 +163,7 @@ def test_a_record_that_the_heap_does_not_hold_is_named(spark: SparkSession, tmp_
         caught_up(spark, tmp_path, step)
 
     way_out = "or skip the record at t/0/5: `lakehouse run x --skip t/0/5` skips it"
-    assert str(failed.value).endswith(f"The micro-batch cannot be smaller; give Spark more memory, {way_out}")
+    assert str(failed.value).endswith(f"cannot be made smaller; give Spark more memory, {way_out}")
 
 
 class Due(Ticker):

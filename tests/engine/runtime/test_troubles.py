@@ -80,7 +80,7 @@ def test_a_bounded_one_is_left_after_its_retries(monkeypatch: pytest.MonkeyPatch
     assert said == [
         "gold.a failed; retrying in 0.25 s: ValueError: no such thing",
         "gold.a failed; retrying in 0.5 s: ValueError: no such thing",
-        "gold.a has failed 3 times and is left to the next run: ValueError: no such thing",
+        "gold.a has failed 3 times and is left for the next run: ValueError: no such thing",
     ]
     with pytest.raises(StreamError, match=r"^gold\.a failed: ValueError: no such thing$") as raised:
         found.raise_any()

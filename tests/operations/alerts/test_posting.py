@@ -175,7 +175,7 @@ def test_authorities_that_are_none_are_refused_at_the_start(
 ) -> None:
     (tmp_path / "ca.pem").write_text("nothing", encoding="utf-8")
     monkeypatch.setenv("LAKEHOUSE_ALERTS_WEBHOOK_CA", str(tmp_path / "ca.pem"))
-    with pytest.raises(SettingsError, match=r"^alerts\.webhook_ca has no PEM certificates"):
+    with pytest.raises(SettingsError, match=r"^alerts\.webhook_ca contains no valid PEM certificates"):
         posting(load_settings())
 
 

@@ -53,5 +53,5 @@ def test_a_client_without_a_jvm_reads_a_table_by_name(address: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "rows": [["Zoë", "12345678901234567890.123456789", 2], ["it's me", "0.100000000", 1]],
-        "comments": ["Part of the key: whose amounts these are."],
+        "comments": ["Part of the key by which amounts are grouped."],
     }

@@ -69,7 +69,7 @@ def test_the_entry_says_where_the_table_lies_and_what_it_is(registered: tuple[La
     assert found.parameters["comment"].startswith("One row per user and five minutes of event time")
     assert found.parameters["lakehouse.registered"] == "true"
     schema = found.parameters["spark.sql.sources.schema.part.0"]
-    assert '"Part of the key: whose amounts these are."' in schema
+    assert '"Part of the key by which amounts are grouped."' in schema
 
 
 def test_deltalake_finds_a_table_by_its_name_alone(registered: tuple[Lake, str]) -> None:

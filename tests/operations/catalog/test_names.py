@@ -33,7 +33,7 @@ MOVED = (
     "sync-names --move` updates the location"
 )
 FOREIGN = (
-    "gold.t in the metastore was not made by lakehouse and is left unchanged. Rename or drop it there, "
+    "gold.t in the metastore was not created by lakehouse and is left unchanged. Rename or drop it there, "
     "then rerun"
 )
 
@@ -150,13 +150,13 @@ def test_a_new_table_has_its_comments_in_its_log(lake: Lake) -> None:
     (noted,) = tables.read_commit(lake.spark, path, 0).of("metaData")
     assert (
         noted["description"]
-        == "One row per user and five minutes of event time: the total of the transactions."
+        == "One row per user and five minutes of event time, with the total of the transactions."
     )
     assert [(column.name, column.metadata["comment"]) for column in tables.schema_of(lake.spark, path)] == [
-        ("user_id", "Part of the key: whose amounts these are."),
-        ("window_start", "Start of the window in event time, UTC; part of the window."),
-        ("window_end", "End of the window, UTC; not part of the window."),
-        ("total_amount", "Sum of the amounts; null where decimal(38,9) does not hold it."),
+        ("user_id", "Part of the key by which amounts are grouped."),
+        ("window_start", "Start of the window in event time, UTC (inclusive)."),
+        ("window_end", "End of the window in event time, UTC (exclusive)."),
+        ("total_amount", "Sum of the amounts; null if it does not fit in decimal(38,9)."),
         ("count", "Number of amounts, at least one."),
     ]
 

@@ -67,7 +67,7 @@ def test_tables_are_listed_and_read_by_name(cursor: Any) -> None:
 
 def test_columns_are_told_with_their_comments(cursor: Any) -> None:
     described = rows(cursor, "DESCRIBE gold.user_transactions_5m")
-    assert described[0] == ("user_id", "string", "Part of the key: whose amounts these are.")
+    assert described[0] == ("user_id", "string", "Part of the key by which amounts are grouped.")
     assert described[3][:2] == ("total_amount", "decimal(38,9)")
 
 

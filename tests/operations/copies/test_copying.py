@@ -188,7 +188,7 @@ def test_a_copy_that_was_killed_is_no_lake_until_it_is_finished_by_the_next(
         filled.copied_to(tmp_path / "copy")
     monkeypatch.undo()
     copy = filled.at(tmp_path / "copy")
-    with pytest.raises(TableError, match=r"is an unfinished copy of .*: run `lakehouse copy` there again"):
+    with pytest.raises(TableError, match=r"is an unfinished copy of .*: rerun `lakehouse copy` to finish it"):
         markers.refuse_unfinished(copy.lake)
 
     whole = filled.copied_to(tmp_path / "whole").done.files

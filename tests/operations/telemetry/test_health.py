@@ -112,7 +112,7 @@ def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:
 
 
 def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() -> None:
-    lost = "log retention has removed version 2 before it was read"
+    lost = "log retention removed version 2 before it was read"
     assert health(unrun={}, silver=(None, None), reason=lost) == Health(Word.UNKNOWN, f"silver.a: {lost}")
 
 
@@ -137,7 +137,8 @@ def test_a_store_that_lacks_rows_which_others_have_is_behind_whatever_was_sent()
     export = replace(QUERIES[3], behind=("redis",))
     assert health(unrun={}, queries=[*QUERIES[:3], export]) == Health(
         Word.BEHIND,
-        "redis lacks rows that export.a sent to other stores: unavailable or full; refilled once available",
+        "redis lacks rows that export.a sent to other stores (unavailable or full); "
+        "the export sends them once it can",
     )
     both = [*QUERIES[:3], replace(export, behind=("postgres", "redis"))]
     assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a sent")
@@ -148,6 +149,7 @@ def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:
     assert health(unrun={}, held=young).word is Word.WELL
     assert health(unrun={}, held=OpenTransaction(1_200, "shop-1", AGO)) == Health(
         Word.BEHIND,
-        "an open transaction of producer shop-1 hides up to 1,200 records of t since 2026-11-22 08:58:00 UTC",
+        "an open transaction of producer shop-1 has hidden up to 1,200 records of t "
+        "since 2026-11-22 08:58:00 UTC",
         AGO,
     )

@@ -246,7 +246,7 @@ def test_a_table_whose_commits_are_gone_has_a_reason_in_place_of_a_number(
     pipeline.forget_commits(logs.path(BRONZE), before=3)
     lag = lag_of(settings, SILVER)
     assert (lag.records, lag.seconds, lag.commits) == (None, None, None)
-    assert lag.reason == "log retention has removed version 2 before it was read"
+    assert lag.reason == "log retention removed version 2 before it was read"
 
 
 def test_a_query_that_has_read_everything_does_not_miss_commits_that_are_gone(
@@ -266,7 +266,7 @@ def test_a_version_with_which_a_query_begins_may_be_gone_too(settings: Settings,
     lag = lag_of(settings, SILVER)
     assert (lag.records, lag.reason) == (
         None,
-        "log retention has removed version 1 before it was read",
+        "log retention removed version 1 before it was read",
     )
 
 

@@ -148,7 +148,7 @@ def test_what_later_commits_build_on_is_refused_by_name_and_nothing_is_changed(
     before = {one: one.read_bytes() for one in Path(path).rglob("*") if one.is_file()}
 
     for _ in range(2):
-        with pytest.raises(TableError, match=r"^silver.numbers has lost data of version 3: ") as caught:
+        with pytest.raises(TableError, match=r"^silver.numbers has lost data from version 3: ") as caught:
             lake.ensure(SPEC)
         assert f": {file} " in str(caught.value)
         assert "recreate the table" in str(caught.value)

@@ -22,16 +22,16 @@ import org.apache.spark.sql.execution.{LogicalRDD, ProjectExec, RDDScanExec, Spa
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/** Plans of one computation of rows, kept for the next rows: analysed, optimized and compiled once.
+/** The plans of one row computation, kept for later rows: analyzed, optimized and compiled once.
   *
-  * There is one for each schema of rows and all settings of a session that may change values. A computation can be
-  * kept if it only adds, changes and selects columns, by nothing but the values in the row.
+  * There is one plan for each schema and each set of session settings that may change values. A plan can be kept if it
+  * only adds, changes and selects columns, based on nothing but the values in the row.
   */
 final class KeptPlans {
   private val plans = mutable.HashMap.empty[String, Option[KeptPlan]]
 
-  /** Returns a frame without rows, like the given one, over which to compute; null if that was done before, and for
-    * many rows.
+  /** Returns an empty frame with the same columns, for planning the computation. Returns null if it was planned before,
+    * or if the session executes for many rows.
     */
   def placeholder(rows: Dataset[Row]): Dataset[Row] = synchronized {
     if (areMany(rows) || plans.contains(key(rows))) null
@@ -47,11 +47,11 @@ final class KeptPlans {
     plans(key(rows)) = KeptPlan.of(computed)
   }
 
-  /** Returns the rows as computed by a kept plan; null if there is none, and for many rows. */
+  /** Returns the rows computed by a kept plan; null if there is none, or if the session executes for many rows. */
   def computed(rows: Dataset[Row]): Dataset[Row] =
     if (areMany(rows)) null else synchronized(plans.get(key(rows)).flatten).map(_.computed(rows)).orNull
 
-  /** Returns whether the session executes for many rows, which are worth a plan and code for the whole stage. */
+  /** Returns whether the session executes for many rows, which justify a new plan and whole-stage code. */
   private def areMany(rows: Dataset[Row]): Boolean = rows.sparkSession.sessionState.conf.wholeStageEnabled
 
   private def key(rows: Dataset[Row]): String = Key.of(rows.sparkSession, rows.schema)
@@ -61,15 +61,15 @@ private object KeptPlans {
   val Most = 4
 }
 
-/** What the meaning of a plan over rows depends on: their schema, and a session's settings. */
+/** The key of a plan: the schema and the session settings on which its results depend. */
 private object Key {
-  /** Settings of Spark SQL without influence on values. */
+  /** Spark SQL settings that do not affect values. */
   private val OfExecution = Set(
     "spark.sql.adaptive.enabled", "spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage",
     "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions")
 
   def of(session: SparkSession, schema: StructType): String = {
-    // Others do not change values, but may change with each commit, as Delta's lastCommitVersionInSession.
+    // Other settings do not affect values, but may change with each commit, like Delta's lastCommitVersionInSession.
     val ofSql = session.sessionState.conf.getAllConfs.filter { case (name, _) => name.startsWith("spark.sql.") }
     val settings = ofSql.removedAll(OfExecution).toSeq.sorted
     s"${session.sparkContext.applicationId} ${schema.json} $settings"
@@ -95,7 +95,7 @@ private final class KeptPlan(columns: Seq[Attribute], projections: Broadcast[Pro
 
 private object KeptPlan {
 
-  /** How often few rows are computed without generated code: compiling it pays off later than that. */
+  /** How many times few rows are computed with interpreted expressions. Compiled code pays off only after that. */
   val Interpreted = 8
 
   def of(computed: Dataset[Row]): Option[KeptPlan] = {
@@ -107,7 +107,7 @@ private object KeptPlan {
     }
   }
 
-  /** Returns whether a value depends on more than the row, such as the time or chance. */
+  /** Returns whether a value depends on more than the row, such as the time or a random number. */
   private def dependsOnMore(value: Expression): Boolean =
     !value.deterministic || value.containsPattern(CURRENT_LIKE) || SubqueryExpression.hasSubquery(value)
 
@@ -118,7 +118,7 @@ private object KeptPlan {
   }
 }
 
-/** Projections, one after the other. A task borrows its own, because they are not safe for several threads. */
+/** Projections to apply one after another. Each task borrows its own set, because they are not thread-safe. */
 private final class Projections(lists: List[Seq[Expression]]) extends Serializable {
   @transient private lazy val (interpreted, generated) =
     (new ConcurrentLinkedQueue[Array[UnsafeProjection]], new ConcurrentLinkedQueue[Array[UnsafeProjection]])

@@ -21,8 +21,8 @@ class RawLocalContext(conf: Configuration)
 
   /** Renames a file; throws FileAlreadyExistsException if the target exists and must not be overwritten.
     *
-    * Hadoop checks whether the name is free, and then renames. That overwrites a file that another process has created
-    * meanwhile, so one of two commits of the same version would be lost. A hard link fails if the target exists.
+    * Hadoop checks whether the name is free, and then renames. This would overwrite a file that another process creates
+    * in between, so one of two commits of the same version would be lost. A hard link fails if the target exists.
     */
   override def renameInternal(from: Path, to: Path, overwrite: Boolean): Unit =
     if (overwrite || !link(from, to)) super.renameInternal(from, to, overwrite)

@@ -26,15 +26,16 @@ import org.apache.spark.sql.types.{Metadata => SparkMetadata, _}
 import org.apache.spark.unsafe.types.UTF8String
 import org.apache.spark.util.SerializableConfiguration
 
-/** Writes rows into the files of a transaction's table in one pass.
+/** Writes rows into new files of a transaction's table in one pass.
   *
   * Delta plans a query around the rows for each write: it sorts them by kind of file, computes the statistics in
-  * expressions, and serializes the configuration for each task. For a few thousand rows, that costs more than the files.
+  * expressions, and serializes the configuration for each task. For a few thousand rows, that costs more than writing
+  * the files.
   */
 object PlainFiles {
   private val ChangeType = "_change_type"
 
-  /** Properties of tables that do not affect data files; with any other of Delta's, Delta writes. */
+  /** Table properties that do not affect data files. Tables with any other Delta property are left to Delta. */
   private val Harmless = Set(
     "appendOnly", "checkpoint.writeStatsAsStruct", "checkpointInterval", "dataSkippingStatsColumns",
     "deletedFileRetentionDuration", "enableChangeDataFeed", "enableDeletionVectors", "enableExpiredLogCleanup",
@@ -43,20 +44,22 @@ object PlainFiles {
     "minWriterVersion")
   private val HarmlessOfColumns = Set("comment", "delta.typeChanges")
 
-  /** Settings of a session with an influence on data files. */
+  /** Session settings that affect data files. */
   private val OfFiles = "spark\\.databricks\\.delta\\.(autoCompact|optimizeWrite|parquet|stats|write)\\..*".r
 
   private val prepared = collection.mutable.HashMap.empty[String, Broadcast[Parquet]]
   private val Most = 64
 
-  /** Returns the files with the rows; null if only Delta can write them. Rows with a `_change_type` go to the feed. */
+  /** Writes the rows, and returns the files; null if only Delta can write them. Rows with a `_change_type` go to the
+    * change feed.
+    */
   def write(txn: OptimisticTransaction, rows: Dataset[Row]): Written = {
     val (session, query) = (rows.sparkSession, rows.queryExecution)
     val schema = query.analyzed.schema.asNullable
     val columns = if (isPlain(txn.metadata, session, schema)) statistics(txn.metadata, schema) else None
     columns.map { stats =>
       val task = new FilesTask(parquet(session, txn), txn.deltaLog.dataPath.toString, schema, ChangeType, stats)
-      // Expressions read the session's settings in tasks, too.
+      // Expressions read the session's settings in tasks as well.
       val made = SQLExecution.withSQLConfPropagated(session) {
         session.sparkContext.runJob(query.toRdd, task)
       }.toSeq.flatten
@@ -74,7 +77,7 @@ object PlainFiles {
     table.schema.forall(isBare) && schema.forall(isSame) && !session.sessionState.conf.getAllConfs.keys.exists(OfFiles.matches)
   }
 
-  /** Returns whether a column has no constraint, default, generation rule or other name in files. */
+  /** Returns whether a column has no constraint, default, generation rule or different name in files. */
   private def isBare(column: StructField): Boolean = {
     val metadata = new MetadataBuilder().withMetadata(column.metadata)
     column.nullable && HarmlessOfColumns.foldLeft(metadata)(_.remove(_)).build() == SparkMetadata.empty
@@ -102,14 +105,14 @@ object PlainFiles {
   }
 }
 
-/** A column with statistics, and its place in the rows if they have it. */
+/** A column with statistics, and its position in the rows, if they contain it. */
 private final case class Statistic(name: String, dataType: DataType, place: Option[Int])
 
-/** How Parquet files are written: everything but their schema. */
+/** The configuration for writing Parquet files, except for their schema. */
 private final class Parquet(factory: OutputWriterFactory, configuration: SerializableConfiguration)
     extends Serializable {
 
-  /** Returns a writer for a new file in a directory; `kind` begins its name. */
+  /** Returns a writer for a new file in a directory. Its name begins with `kind`. */
   def open(directory: String, kind: String, partition: Int, schema: StructType): OutputWriter = {
     val own = new Configuration(configuration.value)
     ParquetWriteSupport.setSchema(schema, own)
@@ -124,11 +127,11 @@ private final class Parquet(factory: OutputWriterFactory, configuration: Seriali
   def delete(path: Path): Unit = path.getFileSystem(configuration.value).delete(path, false)
 }
 
-/** A file: its place in the table, the number of its rows, and the bounds of their values. */
+/** A written file: its path in the table, its number of rows, and the bounds of their values. */
 private final case class MadeFile(
     name: String, isFeed: Boolean, size: Long, modifiedMs: Long, rows: Long, bounds: Seq[Bounds])
 
-/** Writes the rows of a partition into a file of the table, and those with a kind of change into one of its feed. */
+/** Writes a partition's rows into a data file, and rows with a change type into a file of the change feed. */
 private final class FilesTask(
     parquet: Broadcast[Parquet], directory: String, schema: StructType, changeType: String, stats: Seq[Statistic])
     extends ((TaskContext, Iterator[InternalRow]) => Seq[MadeFile])
@@ -175,14 +178,14 @@ private final class FilesTask(
     }
   }
 
-  /** Deletes the file of a failed task, if possible: no commit will name it. */
+  /** Deletes a failed task's file, if possible, because no commit will name it. */
   private def abandon(writer: OutputWriter): Unit =
     for (step <- Seq(() => writer.close(), () => parquet.value.delete(new Path(writer.path()))))
       try step()
       catch { case NonFatal(_) => }
 }
 
-/** The least and the greatest value of a column in a file, and how many are null. */
+/** A column's minimum and maximum in a file, and its number of nulls. */
 private final class Bounds(column: Statistic) extends Serializable {
   @transient private lazy val order = TypeUtils.getInterpretedOrdering(column.dataType)
   var least, greatest: Any = null

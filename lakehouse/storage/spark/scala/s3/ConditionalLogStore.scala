@@ -12,7 +12,7 @@ import org.apache.hadoop.fs.{FileStatus, Path}
 /** Delta's log on S3: a commit is one conditional PUT, so that two writers cannot write the same version.
   *
   * Each object stores the id of the write that created it. A client repeats a PUT that gets no answer. If the first PUT
-  * had arrived, the second is refused, and the id shows that the existing commit is the writer's own.
+  * succeeded, the second is refused, and the id shows that the existing commit is the writer's own.
   */
 class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(conf) {
 

@@ -9,8 +9,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileMan
 
 /** Writes small files atomically, such as the checksum that Delta writes next to each commit.
   *
-  * By default, they are written under another name and renamed. On S3 this takes twenty requests, because a rename is
-  * a copy. A PUT is atomic by itself.
+  * By default, such files are written under another name and renamed. On S3, this takes twenty requests, because a
+  * rename is a copy. A PUT is atomic by itself.
   */
 class ObjectFileManager(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
 

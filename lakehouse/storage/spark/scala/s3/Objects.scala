@@ -28,7 +28,7 @@ object Objects {
     try put(path, content, conf, overwrite = false, s"fs.s3a.create.header.$Id" -> id, Conditional)
     catch {
       case error: IOException =>
-        // Whatever the answer was, the existing object decides. Reading it may fail for the same reason.
+        // Whatever the error was, the existing object decides. Reading it may fail for the same reason.
         val there = try metadata(path, conf) catch { case _: IOException => throw error }
         there match {
           case Some(of) if of.get(Id).contains(id) => ()
@@ -45,7 +45,7 @@ object Objects {
   def replace(path: Path, content: Array[Byte], conf: Configuration): Unit =
     put(path, content, conf, overwrite = true, WithoutLooking)
 
-  /** Returns when an object was last modified, in ms since the epoch; -1 if it is missing. One request, no listing. */
+  /** Returns when an object was last modified, in ms since the epoch; -1 if it is missing. Takes one request. */
   def modifiedMs(path: Path, conf: Configuration): Long =
     head(path, conf).fold(-1L)(_.lastModified.toEpochMilli)
 
@@ -55,7 +55,7 @@ object Objects {
     s"${modifiedMs(one, conf)} ${Await.result(meanwhile, Duration.Inf)}"
   }
 
-  /** Returns the statuses of the objects in a path's directory, sorted by name, from the path's own name on. */
+  /** Returns the statuses of the objects in a path's directory, sorted by name, starting at the path's own name. */
   def namesFrom(path: Path, conf: Configuration): Iterator[FileStatus] = {
     val (system, directory, name) = (systemOf(path, conf), path.getParent, path.getName)
     val prefix = system.pathToKey(directory) + "/"
@@ -85,7 +85,7 @@ object Objects {
     for ((name, value) <- options) builder.must(name, value)
     val out: FSDataOutputStream = builder.build()
     try out.write(content)
-    catch { case error: Throwable => Try(out.abort()); throw error } // closing would publish a part of the object
+    catch { case error: Throwable => Try(out.abort()); throw error } // closing would publish a partial object
     out.close()
   }
 
