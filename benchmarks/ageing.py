@@ -97,18 +97,18 @@ class Cost:
 @app.command()
 def ageing(
     *,
-    days: Annotated[list[int] | None, typer.Option(min=1, help="Ages; by default 10, 30 and 90.")] = None,
+    days: Annotated[list[int] | None, typer.Option(min=1, help="Days; by default 10, 30 and 90.")] = None,
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default all.")] = None,
     events: Annotated[int, typer.Option(min=100, help="Events of each stream in a round.")] = 3_000,
     late: Annotated[float, typer.Option(min=0, max=1, help="Share of events up to seven days late.")] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 3,
-    by_layer: Annotated[bool, typer.Option(help="Also measure layer after layer.")] = True,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up rounds before these.")] = 3,
+    by_layer: Annotated[bool, typer.Option(help="Also measure layer by layer.")] = True,
     jobs: Annotated[
         bool, typer.Option(help="Also measure each layer as a process, from start to end.")
     ] = False,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the curve to this PNG.")] = None,
 ) -> None:
     """Measure micro-batches and starts in all layers, on lakes with different ages that take turns."""
     streams = choose(stream or [], load_settings())
@@ -141,7 +141,7 @@ def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
                 keeper.keep(task, utc_now())
             if one.days:
                 aged.lengthen_logs(one.lake, streams)
-            console.print(f"a lake of {one.days} days, made and kept in {time.monotonic() - began:.0f} s")
+            console.print(f"a lake of {one.days} days, made and tidied in {time.monotonic() - began:.0f} s")
         yield found
 
 

@@ -63,14 +63,14 @@ def bench_services() -> Iterator[Settings]:
 @app.command()
 def backlog(
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")] = None,
-    events: Annotated[int, typer.Option(min=1, help="Events in the backlog, of each stream.")] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events of each stream in the backlog.")] = 1_000_000,
     warmup: Annotated[int, typer.Option(min=0, help="Events that go through all layers first.")] = 300_000,
     faults: Annotated[
         float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
     ] = 0.0,
     *,
-    wide: Annotated[bool, typer.Option("--wide", help="Two rows for three events, months apart.")] = False,
-    by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Two rows for three events, over months.")] = False,
+    by_layer: Annotated[bool, typer.Option("--by-layer", help="Layer by layer.")] = False,
 ) -> None:
     """Catch up with a backlog: all layers together, or layer by layer with the cost of each layer."""
     streams = choose(stream or ["metrics"], load_settings())
@@ -123,7 +123,7 @@ def _catch_up(
 
 @app.command()
 def hot(
-    events: Annotated[int, typer.Option(min=1, help="Transactions of each run.")] = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Transactions in each run.")] = 1_000_000,
     repeat: Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")] = 2,
 ) -> None:
     """Compare silver and gold of transactions with and without a user who causes half of the traffic."""
@@ -160,7 +160,7 @@ def _add(table: Table, name: str, usage: Usage, events: int, done: Sequence[Batc
 
 @app.command()
 def closing(
-    calls: Annotated[int, typer.Option(min=1, help="How many one-sided calls are to close.")] = 20,
+    calls: Annotated[int, typer.Option(min=1, help="Number of one-sided calls to close.")] = 20,
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
 ) -> None:
     """Measure how long after its due time a call is closed when both topics are silent."""

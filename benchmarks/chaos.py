@@ -34,14 +34,14 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def chaos(
     *,
-    minutes: Annotated[float, typer.Option(min=0, help="How long faults come; 0: each of them once.")] = 15,
+    minutes: Annotated[float, typer.Option(min=0, help="Minutes of faults; 0: each fault once.")] = 15,
     seed: Annotated[int, typer.Option(help="Repeats the schedule, the poison and the events.")] = 1,
-    rate: Annotated[float, typer.Option(min=1, help="Events a second, of all streams together.")] = 50,
-    fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be given again.")] = None,
+    rate: Annotated[float, typer.Option(min=1, help="Events a second, all streams together.")] = 50,
+    fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be repeated.")] = None,
     way: Annotated[str, typer.Option(help=f"How the layers run: {', '.join(WAYS)}.")] = "layers",
-    mixed: Annotated[bool, typer.Option("--mixed", help="Other formats than JSON, and ids.")] = False,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Formats other than JSON, and ids.")] = False,
     home: Annotated[
-        Path | None, typer.Option(help="An empty directory to keep; default: a lost one.")
+        Path | None, typer.Option(help="An empty directory, which is kept; default: a temporary one.")
     ] = None,
 ) -> None:
     """Run the pipeline under faults, let it recover, and compare all results with the oracles."""

@@ -43,7 +43,7 @@ _COMMANDS = (
 
 @app.command()
 def starts(
-    tree: Annotated[list[Path] | None, typer.Option(help="Another checkout; may be given again.")] = None,
+    tree: Annotated[list[Path] | None, typer.Option(help="Another checkout; may be repeated.")] = None,
     events: Annotated[int, typer.Option(min=1, help="Events of each stream.")] = 3_000,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each tree.")] = 1,
 ) -> None:

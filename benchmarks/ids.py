@@ -46,8 +46,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def ids(
     *,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of silver before.")] = 10_000_000,
-    batch: Annotated[int, typer.Option(min=1, help="Records of a micro-batch.")] = 10_000,
+    rows: Annotated[int, typer.Option(min=1, help="Rows in silver at the start.")] = 10_000_000,
+    batch: Annotated[int, typer.Option(min=1, help="Records in a micro-batch.")] = 10_000,
     known: Annotated[int, typer.Option(min=0, help="How many of them have ids that silver has.")] = 100,
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="Micro-batches of each kind.")] = 8,
 ) -> None:

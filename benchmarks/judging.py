@@ -65,7 +65,7 @@ app = typer.Typer(add_completion=False)
 def judging(
     *,
     records: Annotated[int, typer.Option(min=1, help="Records of each contract.")] = 400_000,
-    only: Annotated[str, typer.Option(help="Judge those alone whose name begins so.")] = "",
+    only: Annotated[str, typer.Option(help="Only contracts and formats whose names begin like this.")] = "",
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="How often each is judged.")] = 7,
 ) -> None:
     """Print events per second and CPU time by contract and format."""

@@ -112,19 +112,19 @@ def live(
     stream: Annotated[list[str] | None, typer.Option(help="Streams that run; by default metrics.")] = None,
     rate: Annotated[float, typer.Option(min=1, help="Events a second, of each stream.")] = 10_000,
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure.")] = 120,
-    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long events come before that.")] = 60,
-    rounds: Annotated[int, typer.Option(min=1, help="How often to measure, each time anew.")] = 1,
-    with_peer: Annotated[bool, typer.Option("--peer", help="Measure Kafka Streams by turns.")] = False,
-    gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
+    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long to send events before that.")] = 60,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure, each time freshly started.")] = 1,
+    with_peer: Annotated[bool, typer.Option("--peer", help="Measure Kafka Streams in turns.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Export only what passes its suites.")] = False,
     kill_after: Annotated[
-        float | None, typer.Option(min=0, help="Kill the pipeline so long into what is measured.")
+        float | None, typer.Option(min=0, help="Kill the pipeline this long into the measurement.")
     ] = None,
     s3_wait_ms: Annotated[
         float | None,
-        typer.Option(min=0, help="Have the lake on a SeaweedFS of which each request takes so long more."),
+        typer.Option(min=0, help="Put the lake on a SeaweedFS that delays each request by this long."),
     ] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the figures to this PNG.")] = None,
 ) -> None:
     """Measure the age of events in applications that are freshly started and warmed up."""
     names = [one.name for one in choose(stream or ["metrics"], load_settings())]

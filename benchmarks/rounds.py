@@ -200,9 +200,9 @@ def _executing_as(amount: Amount) -> Iterator[None]:
 @app.command()
 def measure(  # noqa: PLR0917 - typer's options
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default the four built-in.")] = None,
-    events: Annotated[list[int] | None, typer.Option(help="Events of a stream in a round; again.")] = None,
+    events: Annotated[list[int] | None, typer.Option(help="Events a round; may be repeated.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds of each size.")] = 6,
-    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these, of 2,500 events.")] = 16,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up rounds before these, of 2,500 events.")] = 16,
     without: Annotated[
         list[str] | None, typer.Option(help="Every other round without this class; may be repeated.")
     ] = None,

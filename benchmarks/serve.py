@@ -56,11 +56,11 @@ _TTL_S = 3_600
 def main(
     *,
     rate: Annotated[int, typer.Option(min=1, help="Requests a second.")] = 500,
-    connections: Annotated[int, typer.Option(min=1, help="How many ask, each its part of the rate.")] = 10,
-    seconds: Annotated[int, typer.Option(min=1, help="For how long.")] = 20,
-    from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis away.")] = False,
+    connections: Annotated[int, typer.Option(min=1, help="Connections that share the rate.")] = 10,
+    seconds: Annotated[int, typer.Option(min=1, help="How long to send requests.")] = 20,
+    from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis down.")] = False,
     rows: Annotated[
-        int, typer.Option(min=_SERVICES, help="Rows of the gold table; Redis has the newest of each service.")
+        int, typer.Option(min=_SERVICES, help="Rows in gold; Redis has the newest of each service.")
     ] = _SERVICES,
     hey: Annotated[str, typer.Option(help="The load tool.")] = shutil.which("hey") or "hey",
 ) -> None:

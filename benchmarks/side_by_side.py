@@ -50,11 +50,11 @@ app = typer.Typer(add_completion=False)
 
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")]
-EventsOption = Annotated[int, typer.Option(min=1, help="Events of each round, of each stream.")]
-WideOption = Annotated[bool, typer.Option("--wide", help="Two rows for three events, months apart.")]
-RoundsOption = Annotated[int, typer.Option(min=1, help="How often each of both is measured.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write every figure there.")]
-PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")]
+EventsOption = Annotated[int, typer.Option(min=1, help="Events of each stream in each round.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="Two rows for three events, over months.")]
+RoundsOption = Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+PlotOption = Annotated[Path | None, typer.Option(help="Plot the figures to this PNG.")]
 
 
 @app.command()
@@ -62,7 +62,7 @@ def warm(
     *,
     stream: StreamOption = None,
     events: EventsOption = 1_000_000,
-    warmup: Annotated[int, typer.Option(min=1, help="Events that both catch up with first.")] = 300_000,
+    warmup: Annotated[int, typer.Option(min=1, help="Events that both first catch up with.")] = 300_000,
     rounds: RoundsOption = 3,
     wide: WideOption = False,
     json_: JsonOption = None,

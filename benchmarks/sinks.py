@@ -36,7 +36,7 @@ _SERVICES = 1_000
 
 
 @app.command()
-def sinks(rows: Annotated[int, typer.Option(min=1, help="Rows of gold.")] = 100_000) -> None:
+def sinks(rows: Annotated[int, typer.Option(min=1, help="Rows in gold.")] = 100_000) -> None:
     """Measure how fast the export writes to each store."""
     with (
         bench_services() as services,

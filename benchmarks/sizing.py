@@ -204,23 +204,23 @@ def stream_inputs(stream: str, cpu_s_per_million: float | None = None) -> Inputs
 @app.command()
 def sizing(
     *,
-    stream: Annotated[str, typer.Option(help=f"Whose costs: {', '.join(CPU_S)}.")] = "metrics",
+    stream: Annotated[str, typer.Option(help=f"Stream: {', '.join(CPU_S)}.")] = "metrics",
     rate: Annotated[
-        list[int] | None, typer.Option(min=1, help="Events/s; may be given again. [default: 10k, 100k, 1M]")
+        list[int] | None, typer.Option(min=1, help="Events/s; may be repeated. [default: 10k, 100k, 1M]")
     ] = None,
     cpu_s_per_million: Annotated[
         float | None, typer.Option(min=0.1, help="CPU-seconds per million events, catching up.")
     ] = None,
     utilisation: Annotated[
-        float, typer.Option(min=0.05, max=1, help="How busy cores of executors may be.")
+        float, typer.Option(min=0.05, max=1, help="How busy executor cores may be.")
     ] = UTILISATION,
     executor_cores: Annotated[int, typer.Option(min=1, help="Cores of an executor.")] = EXECUTOR_CORES,
     fixed_s: Annotated[float, typer.Option(min=0.01, help="Seconds of a round without rows.")] = FIXED_S,
-    keys: Annotated[float | None, typer.Option(min=1, help="Gold rows that a round changes at most.")] = None,
-    row_bytes: Annotated[int, typer.Option(min=1, help="Memory for a row of a round.")] = ROW_BYTES,
+    keys: Annotated[float | None, typer.Option(min=1, help="Most gold rows that a round changes.")] = None,
+    row_bytes: Annotated[int, typer.Option(min=1, help="Bytes of memory for a row of a round.")] = ROW_BYTES,
     trigger_s: Annotated[float, typer.Option(min=0, help="The trigger's interval.")] = TRIGGER_S,
     measured: Annotated[
-        list[str] | None, typer.Option(help="RATE:P50:P99 of a live run on two cores; may be given again.")
+        list[str] | None, typer.Option(help="RATE:P50:P99 of a live run on two cores; may be repeated.")
     ] = None,
 ) -> None:
     """Print the needs of some rates of events, and the resulting age of events."""
@@ -262,7 +262,7 @@ def _needs(stream: str, sizes: Sequence[Size]) -> Table:
 
 
 def _checked(inputs: Inputs, points: Sequence[tuple[float, float, float]]) -> Table:
-    table = Table(title="simulated on two cores, beside what was measured", box=SIMPLE)
+    table = Table(title="simulated on two cores, beside measured ages", box=SIMPLE)
     for name in ("events/s", "p50", "measured", "p99", "measured"):
         table.add_column(name, justify="right")
     for rate, *found in points:

@@ -64,10 +64,10 @@ _OF_EXECUTORS = {
     _EXECUTORS_AFTER: ("after collecting", 0),
 }
 
-StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
-CaseOption = Annotated[list[str] | None, typer.Option(help="Only this case; may be given again.")]
+StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be repeated.")]
+CaseOption = Annotated[list[str] | None, typer.Option(help="Only this case; may be repeated.")]
 EventsOption = Annotated[int, typer.Option(min=100, help="Events of each case.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write every figure there.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
@@ -101,7 +101,7 @@ def backlog(
     stream: StreamOption = None,
     case: CaseOption = None,
     events: EventsOption = 1_000_000,
-    warmup: Annotated[int, typer.Option(min=1, help="Even events that each stream has first.")] = 300_000,
+    warmup: Annotated[int, typer.Option(min=1, help="Even warm-up events of each stream.")] = 300_000,
     rounds: Annotated[int, typer.Option(min=1, help="How often each case is measured.")] = 1,
     json_: JsonOption = None,
 ) -> None:
@@ -127,10 +127,10 @@ def backlog(
 def burst(
     *,
     rate: Annotated[float, typer.Option(min=1, help="Events a second, before and after.")] = 1000,
-    times: Annotated[float, typer.Option(min=2, help="How many times the rate the burst has.")] = 100,
+    times: Annotated[float, typer.Option(min=2, help="The burst's rate, as a multiple of the rate.")] = 100,
     seconds: Annotated[float, typer.Option(min=1, help="How long the burst lasts.")] = 10,
-    before: Annotated[float, typer.Option(min=1, help="Seconds before it, after the start.")] = 30,
-    after: Annotated[float, typer.Option(min=1, help="Seconds after its lag is gone.")] = 30,
+    before: Annotated[float, typer.Option(min=1, help="Seconds between the start and the burst.")] = 30,
+    after: Annotated[float, typer.Option(min=1, help="Seconds after the lag is gone.")] = 30,
     json_: JsonOption = None,
 ) -> None:
     """Send a burst of metrics to a running pipeline, and measure how long it lags."""

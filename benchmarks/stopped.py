@@ -162,15 +162,15 @@ def _watch(
         "alert /health/ready": "200 ready",
         "Prometheus, lakehouse_health": "well",
     }
-    console.print(f"{rate:,} events/s through four processes; everybody is to be content for {WELL_S} s")
+    console.print(f"{rate:,} events/s through four processes; first all must be well for {WELL_S} s")
     timeline.follow_until(usual)
 
-    console.print(f"silver gets SIGTERM, and is started again {seconds} s later")
+    console.print(f"silver gets SIGTERM, and is restarted {seconds} s later")
     timeline.zero, before = time.monotonic(), len(timeline.changes)
     os.kill(layers["silver"].pid, signal.SIGTERM)
     timeline.follow(lambda: time.monotonic() - timeline.zero >= seconds)
     run("silver")
-    console.print(f"{time.monotonic() - timeline.zero:+7.1f} s  silver is started again")
+    console.print(f"{time.monotonic() - timeline.zero:+7.1f} s  silver is restarted")
     timeline.follow_until(usual)
     _print_summary(timeline.changes[before:], usual)
 
@@ -245,11 +245,11 @@ def _found(address: str, query: str, label: str) -> str:
 
 
 def _print_summary(changes: list[tuple[float, str, str]], usual: Mapping[str, str]) -> None:
-    console.print("who first said something else, and last said what is usual:")
+    console.print("when each monitor first changed its answer, and when it last returned to the usual one:")
     for name, word in usual.items():
         theirs = [(at, said) for at, whose, said in changes if whose == name]
         if not theirs:
-            console.print(f"  {name}: {word} all the time", markup=False)
+            console.print(f"  {name}: always {word}", markup=False)
             continue
         (first, said), (last, _) = theirs[0], theirs[-1]
         console.print(f"  {name}: {said} at {first:+.1f} s, {word} again at {last:+.1f} s", markup=False)

@@ -35,8 +35,8 @@ app = typer.Typer(add_completion=False)
 def takeover(
     *,
     rate: Annotated[float, typer.Option(min=1, help="Events of metrics a second.")] = 5_000,
-    kills: Annotated[int, typer.Option(min=1, help="How often the one that works is killed.")] = 10,
-    settle_seconds: Annotated[float, typer.Option(min=1, help="How long each works before that.")] = 30,
+    kills: Annotated[int, typer.Option(min=1, help="How often the active run is killed.")] = 10,
+    settle_seconds: Annotated[float, typer.Option(min=1, help="How long each is active before that.")] = 30,
 ) -> None:
     """Kill the active run repeatedly, and print how soon the other run has sent new rows."""
     with bench_services() as settings, ExitStack() as stack:
@@ -55,7 +55,7 @@ def takeover(
             killed.append(time.time())
             working.kill()
             _await(partial(_works, other))
-            console.print(f"kill {number}: the other one works {time.time() - killed[-1]:.1f} s later")
+            console.print(f"kill {number}: the other run is active {time.time() - killed[-1]:.1f} s later")
             time.sleep(settle_seconds / 2)
             working.popen.wait()
             working.start(anew=True)
@@ -91,7 +91,7 @@ def _await(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise LakehouseError("neither of the two works, or stands by")
+            raise LakehouseError("the other run neither stands by nor is active")
         time.sleep(0.05)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetch the schema registry of the tests, Apicurio, into an environment: scripts/apicurio.sh VENV. It needs Java 21
-# or later, which is not installed here: without one those tests say so. A second run changes nothing.
+# Download Apicurio, the schema registry for tests, into an environment: scripts/apicurio.sh VENV. It needs
+# Java 21 or later, which this does not install; tests that lack it say so. A second run changes nothing.
 set -euo pipefail
 
 venv=$1

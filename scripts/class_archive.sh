@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Archive the classes that Spark's start loads, for this Java and these jars: scripts/class_archive.sh VENV [later].
-# A second run changes nothing. `later` goes on in the background: a first demo does not wait for it.
+# Archive the classes that Spark loads at its start: scripts/class_archive.sh VENV [later]. The archive is for
+# this Java and these jars. A second run changes nothing. `later` runs in the background, so that a first demo
+# does not wait for it.
 set -euo pipefail
 
 venv=$1

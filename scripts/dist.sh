@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build the source distribution and the wheel into build/dist, and try the wheel: scripts/dist.sh VENV.
 #
-# The wheel is built of the source distribution, as anybody does who has no checkout. Then it is installed into an empty
-# environment with the locked versions and without extras, and judges and folds three records.
+# The wheel is built from the source distribution, as anybody without a checkout does it. Then it is installed
+# into an empty environment with the locked versions and without extras, and judges and folds three records.
 set -euo pipefail
 
 venv=$1

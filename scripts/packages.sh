@@ -1,4 +1,4 @@
-# What takes root, by apt where that is possible, and else named in one line. To be sourced.
+# Installs what needs root, by apt if possible, or else names it in one line. To be sourced.
 
 fail() {
   echo "setup: $*" >&2

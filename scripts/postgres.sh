@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make sure that there is a PostgreSQL server for the tests, which start their own by its programs. A second run
-# changes nothing, and Debian's package makes no cluster and starts none.
+# Make sure that PostgreSQL is installed; tests start their own servers with its programs. A second run
+# changes nothing. Debian's package creates no cluster and starts none.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make sure that there is a Prometheus with its promtool, which the tests try the alerting rules with. A second
+# Make sure that Prometheus and its promtool are installed, with which tests try the alerting rules. A second
 # run changes nothing.
 set -euo pipefail
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Make everything that the project runs with: scripts/setup.sh VENV [dev]. A second run changes nothing.
+# Set up everything that the project needs to run: scripts/setup.sh VENV [dev]. A second run changes nothing.
 # `dev` adds what tests and checks need.
 #
-# What takes root (a Java runtime, Python's venv module) is installed by apt where that is possible, and
-# else named in one line. Packages are installed by uv: that on PATH, else the locked one, into the environment.
+# What needs root (a Java runtime, Python's venv module) is installed by apt if possible, or else named in one
+# line. Packages are installed into the environment by uv: the one on PATH, or else the locked one.
 set -euo pipefail
 
 venv=$1
@@ -26,8 +26,8 @@ if ! command -v java >/dev/null || [ "$(java_version)" -lt 17 ]; then
   install_package openjdk-17-jre-headless "Java 17 or newer"
 fi
 
-# One line for each lock over everything that decides what is installed: nothing is done while it matches.
-# What tests need contains the rest.
+# One line for each lock, over everything that decides what is installed; if it matches, nothing is done.
+# The lock of the tests includes the others.
 wanted() { # LOCK
   echo "$1 $(cat requirements/build.txt "requirements/$1.txt" pyproject.toml | cksum)"
 }
@@ -53,7 +53,7 @@ if [ ! -x "$venv/bin/python" ] || { [ "$there" != "$(wanted $lock)" ] && [ "$the
   install() {
     "$uv" pip install --python "$venv/bin/python" --no-build-isolation "$@" 2>&1
   }
-  # On a terminal uv draws what it fetches; elsewhere its lines do. The list of what is there is for nobody.
+  # On a terminal, uv draws its progress; elsewhere, its lines show it. Nobody needs the list of packages.
   packages() {
     if [ -t 1 ]; then install "$@"; else install "$@" | awk '!/^ [-+~] / { print; fflush() }'; fi
   }

@@ -1,6 +1,6 @@
-"""What docs tell people to type: each command is parsed by its own program, each block by its language.
+"""What the docs tell people to type: each command is parsed by its program, each block by its language.
 
-Blocks that are marked as runnable are run besides (integration/test_docs.py).
+Blocks marked as runnable are also run (integration/test_docs.py).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}[^\n]*\n+)+)")
 _ASSIGNED = re.compile(r"(LAKEHOUSE_\w+)=(.*)", re.DOTALL)
 _OPEN = re.compile(r"[$<…]|\.\.\.")
-"""In a value that the reader has to fill in."""
+"""Marks a value that the reader has to fill in."""
 _PRINTED = re.compile(r"\s*->|.*[\u2500-\u257f]")
-"""A line of what a command has printed, or of a drawing."""
+"""A line of a command's output or of a drawing."""
 _ENDS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "(", ")", "2>&1"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A command of a page: its words, with assignments before it."""
+    """A command on a page: its words, including any assignments before it."""
 
     page: str
     words: tuple[str, ...]
@@ -54,7 +54,7 @@ class Line:
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield the language and the text of each block; of one that is indented, sh."""
+    """Yield the language and text of each block; for indented blocks, the language is sh."""
     text = page.read_text(encoding="utf-8")
     yield from _FENCED.findall(text)
     for block in _INDENTED.findall(_FENCED.sub("", text)):
@@ -62,7 +62,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def lines(page: Path) -> Iterator[Line]:
-    """Yield the commands of a page's blocks for the shell, without redirections."""
+    """Yield the commands in a page's shell blocks, without redirections."""
     for language, text in blocks(page):
         if language != "sh":
             continue
@@ -74,7 +74,7 @@ def lines(page: Path) -> Iterator[Line]:
             reader.commenters = "#"
             try:
                 words = list(reader)
-            except ValueError:  # a text of several lines
+            except ValueError:  # a string that spans lines
                 continue
             part: list[str] = []
             for word in [*words, ";"]:
@@ -90,7 +90,7 @@ LINES = [line for page in PAGES for line in lines(page)]
 
 
 def of_program(*names: str) -> list[Line]:
-    """Return the commands of a program, without assignments and what runs them."""
+    """Return the commands of a program, without assignments and wrappers such as sudo."""
     found = []
     for line in LINES:
         words = [word for word in line.words if not re.match(r"[A-Z_]+=", word)]
@@ -102,7 +102,7 @@ def of_program(*names: str) -> list[Line]:
 
 
 def parse(command: Any, words: list[str], name: str) -> None:
-    """Parse a command line as the command does; raises what it raises if it cannot."""
+    """Parse a command line as the command does, raising the same errors."""
     context = command.make_context(name, list(words))
     while hasattr(context.command, "resolve_command"):
         rest = [*context._protected_args, *context.args]

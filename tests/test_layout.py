@@ -1,4 +1,4 @@
-"""Tests lie as the packages do, and what they share is in tests/support."""
+"""The layout of tests mirrors the packages, and shared code is in tests/support."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OF_NO_PACKAGE = {
     "simulation",
     "storage/s3",
 }
-"""Directories of tests/ that are about more than one package, or about none."""
+"""Directories of tests/ that cover more than one package, or none."""
 
 
 def imported(file: Path) -> Iterator[str]:
-    """The modules that a file imports; of `from package import name` both, as the name may be a module."""
+    """Yield a file's imports; for `from package import name`, yield both, as the name may be a module."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)

@@ -1,6 +1,6 @@
-"""Undocumented members of libraries: that all are there, that nobody else touches them; and the pins.
+"""Undocumented members of libraries: all exist, and no other module uses them. Also, the pinned versions.
 
-After an upgrade, this file says what is missing. Everything else may then fail for that reason.
+After an upgrade, this file says what is missing, which may be why everything else fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OTHERS_TOO = {
     ),
     *("path", "query_params", "records", "run", "run_id", "send", "spark", "topic", "topics", NEW, CLASS),
 }
-"""Names of members that objects of ours have as well, or documented ones."""
+"""Names of members that our own objects or documented ones also have."""
 
 
 def all_of(library: Library) -> list[Member]:
@@ -47,7 +47,7 @@ def all_of(library: Library) -> list[Member]:
 
 
 def missing(listed: Iterable[Member]) -> list[str]:
-    """What the libraries lack, as `owner.signature`, or just the owner where they lack that."""
+    """Return what the libraries lack, as `owner.signature`, or just the owner if that is missing."""
     found = []
     for member in listed:
         owner = named(member.owner)
@@ -59,7 +59,7 @@ def missing(listed: Iterable[Member]) -> list[str]:
 
 
 def named(path: str) -> Any:
-    """The module, class or class within a class of this name, null if there is none."""
+    """Return the module, class or nested class of this name, or None if there is none."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -86,12 +86,12 @@ def has(owner: Any, signature: str) -> bool:
 
 
 def of_instances(owner: Any) -> Iterator[str]:
-    """Yield the attributes that a class declares, or its methods set."""
+    """Yield the attributes that a class declares or its methods set."""
     for kind in owner.__mro__[:-1] if inspect.isclass(owner) else ():
         yield from inspect.get_annotations(kind)
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-        except (OSError, TypeError):  # it is not written in Python
+        except (OSError, TypeError):  # not written in Python
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -160,7 +160,7 @@ def is_documented(name: str, library: Library) -> bool:
 
 @cache
 def sources() -> list[tuple[str, set[str], set[str]]]:
-    """The files, what each imports, and the attributes that it names."""
+    """Return the files, each with its imports and the attributes it names."""
     paths = chain.from_iterable(
         (ROOT / directory).rglob("*.py") for directory in ("lakehouse", "expectations", "jobs", "benchmarks")
     )
@@ -197,12 +197,12 @@ def test_the_wheel_pins_nothing_else() -> None:
 
 
 def asked() -> list[str]:
-    """What the wheel requires, with its extras."""
+    """Return the wheel's requirements, including its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
 
 
 def pinned(requirement: str) -> dict[str, str]:
-    """The version of a requirement that allows just one, by its name."""
+    """Return a requirement's version by its name, if it allows only one."""
     found = re.fullmatch(r"([\w-]+)(?:\[.*\])?==([\w.]+)", requirement)
     return {} if found is None else {found[1]: found[2]}

@@ -1,4 +1,4 @@
-"""What users import: five modules with names that stay, and nothing else in examples."""
+"""What users import: five modules with stable names, and nothing else in examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PUBLIC = {
     "lakehouse.testing": TESTING,
 }
 ALSO = {"lakehouse.settings": {"Settings"}}
-"""What a function that makes a stream or a sink is given."""
+"""Passed to functions that make a stream or a sink."""
 PAGES = ("streams", "streams-without-a-kind", "streams-testing", "sinks")
 
 
@@ -58,7 +58,7 @@ def test_a_new_package_imports_nothing_else() -> None:
 
 
 def imported(block: str) -> Iterator[tuple[str, str]]:
-    """What a block imports of lakehouse: modules and names."""
+    """Yield the modules and names that a block imports from lakehouse."""
     for node in ast.walk(ast.parse(block)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakehouse":
             yield from ((node.module or "", one.name) for one in node.names)

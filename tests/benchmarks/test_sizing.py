@@ -1,4 +1,4 @@
-"""The simulation of rounds against cases that are computed by hand, and the arithmetic on top of it."""
+"""The simulation of rounds against cases computed by hand, and the arithmetic on top of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.queueing import Cost, Round, percentile_s, simulate, steady
 INPUTS = sizing.Inputs(
     cpu_s_per_million=20.0,
     fixed_s=1.0,
-    one_task_row_s=0.25e-6,  # as the others on 40 cores
+    one_task_row_s=0.25e-6,  # like the other rows on 40 cores
     row_s=10e-6,
     export_s=50e-6,
     changed_share=0.0,
@@ -40,7 +40,7 @@ def test_a_round_takes_a_fixed_part_rows_by_cores_and_changed_rows_one_by_one() 
 
 
 def test_a_round_takes_what_came_during_the_one_before() -> None:
-    # Two seconds each, whatever is in them.
+    # Two seconds each, whatever they contain.
     #   arrivals   |-------0 to 2-------|-------2 to 4-------|
     #   rounds     [     nothing       ][    0 to 2         ][    2 to 4       ]
     assert simulate(Cost(2.0, 0.0), 5, rounds=3) == [
@@ -51,7 +51,7 @@ def test_a_round_takes_what_came_during_the_one_before() -> None:
 
 
 def test_rows_make_a_round_longer_and_the_next_one_fuller() -> None:
-    # Five rows a second of a tenth each: a second of arrivals is half a second of work.
+    # Five rows a second, each of which takes a tenth: a second of arrivals is half a second of work.
     rounds = simulate(Cost(1.0, 0.1), 5, rounds=4)
     assert [(one.start_s, one.end_s) for one in rounds] == [
         (0, 1),
@@ -72,7 +72,7 @@ def test_rows_make_a_round_longer_and_the_next_one_fuller() -> None:
 def test_in_the_end_a_round_lasts_as_long_as_its_rows_took_to_arrive(cores: int, seconds: float) -> None:
     rounds = steady(simulate(Cost(1.0, 0.1, cores), 5))
     assert [one.end_s - one.start_s for one in rounds] == pytest.approx([seconds] * 100)
-    # An event is one round old if it came at the end of the one before, and two if at the start.
+    # An event is one round old if it arrived at the end of the previous one, and two if at its start.
     assert rounds[-1].youngest_s == pytest.approx(seconds)
     assert percentile_s(rounds, 0.5) == pytest.approx(1.5 * seconds)
     assert percentile_s(rounds, 0.99) == pytest.approx(1.99 * seconds)
@@ -87,7 +87,7 @@ def test_a_trigger_that_is_longer_than_a_round_makes_events_wait() -> None:
 
 
 def test_a_table_that_waits_between_merges_makes_one_round_longer_when_it_is_due() -> None:
-    # Due at 3 s: the round that starts then takes two seconds more, and the next one has what came meanwhile.
+    # Due at 3 s: the round that starts then takes two seconds more, and the next has what arrived meanwhile.
     rounds = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=3.0), 5, rounds=8)
     assert [(one.start_s, one.end_s) for one in rounds] == [
         (0, 1),
@@ -116,7 +116,7 @@ def test_a_bounded_micro_batch_takes_the_oldest_rows_first() -> None:
 
 
 def test_percentiles_weigh_rounds_by_their_events() -> None:
-    rounds = [Round(1, 2, 0, 1), Round(2, 10, 1, 4)]  # ages 1 to 2 of a quarter, 6 to 9 of the rest
+    rounds = [Round(1, 2, 0, 1), Round(2, 10, 1, 4)]  # ages 1 to 2 for a quarter, 6 to 9 for the rest
     assert percentile_s(rounds, 0.25) == pytest.approx(2.0)
     assert percentile_s(rounds, 0.5) == pytest.approx(7.0)
     assert percentile_s(rounds, 1.0) == pytest.approx(9.0)

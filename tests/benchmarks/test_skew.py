@@ -1,4 +1,4 @@
-"""What benchmarks.skew computes without a run: heaps from logs, mixed loads, what events come to."""
+"""What benchmarks.skew computes without a run: heaps from logs, mixed loads, expected results."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_tally_counts_events_and_adds_their_values_up(stream: str) -> None:
 def test_rows_of_calls_are_calls() -> None:
     settings = Settings()
     assert tallied([Load("calls", 100, span_s=10, shape={"hot_pair": 1.0})], settings).rows == 1
-    # A record a minute and a half after the other: more than the gap of a minute.
+    # Each record is a minute and a half after the previous one: more than the gap of a minute.
     assert tallied([Load("calls", 10, span_s=900, shape={"hot_pair": 1.0})], settings).rows == 10
 
 

@@ -1,7 +1,7 @@
-"""What every row in tables, topics, Redis and PostgreSQL must be, by the input topics and the oracles alone.
+"""What every row in tables, topics, Redis and PostgreSQL must be, from the input topics and oracles alone.
 
-Under load nothing is late and only poison is ahead of its time, by construction, so the verdicts depend on no
-watermark and on no landing. Who sends other records gives the verdicts.
+By construction, nothing under load is late and only poison is ahead of its time, so the verdicts depend on
+neither watermarks nor landings. Callers that send other records pass the verdicts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Verdicts = Mapping[str, Mapping[Coordinates, Judged]]
 
 @dataclass(frozen=True)
 class Books:
-    """How many records there were: sent (poison among them), refused, clean."""
+    """Counts of records: sent (and how many of them are poison), refused, clean."""
 
     sent: int = 0
     poison: int = 0
@@ -57,8 +57,8 @@ def differences(
 ) -> tuple[Books, list[str]]:
     """Compare everything with what the oracles make of the input topics.
 
-    `verdicts` are the oracle's where they depend on watermarks and landings; `now_us` says which calls are
-    over. Of a lake that was adopted, `left` has by gold table the last messages of the lost one.
+    `verdicts` are the oracle's, where they depend on watermarks and landings; `now_us` decides which calls
+    are over. For an adopted lake, `left` has the lost lake's last messages by gold table.
     """
     books, verdicts, found = _layers(settings, verdicts)
     found += _shown("gold", gold_differences(settings, verdicts, now_us=now_us))
@@ -79,7 +79,7 @@ def audit_differences(environment: Mapping[str, str], directory: Path) -> list[s
 
 
 def _shown(what: str, found: Iterable[str]) -> list[str]:
-    """Return the first differences with what they are about, and how many more there are."""
+    """Return the first differences, each with its subject, and the number of the others."""
     remaining = iter(found)
     shown = [f"{what}: {text}" for text in islice(remaining, _SHOWN)]
     more = sum(1 for _ in remaining)
@@ -129,7 +129,7 @@ def _is_poison(record: Any) -> bool:
 
 
 def _verdict(table: str, record: Any) -> Judged:
-    """Judge a record of a topic: poison by what is written of its kind, anything else by the oracle."""
+    """Judge a topic's record: poison by the rules listed for its kind, anything else by the oracle."""
     for name, text in record.headers:
         if name == POISON_HEADER:
             return Judged(frozenset((rule, None) for rule in RULES[text.decode()]))
@@ -182,7 +182,7 @@ def _rules(letter: Row) -> list[tuple[str, str | None]]:
 def gold_differences(
     settings: Settings, verdicts: Verdicts, *, now_us: int = _LONG_AFTER_US
 ) -> Iterator[str]:
-    """Say in what gold is not what the oracles make of the records that are accepted."""
+    """Yield the differences between gold and what the oracles make of the accepted records."""
     metrics = accepted(verdicts["metrics_events"], Metric)
     for table, grain in (("metrics_1m", METRICS_1M), ("metrics_summary_10m", METRICS_SUMMARY_10M)):
         rows = rows_of(settings, f"gold.{table}")
@@ -220,13 +220,13 @@ def gold_differences(
         yield from (f"{table} {one}" for one in row_differences(found, rows, keys))
 
 
-# What has left.
+# Outputs.
 
 
 def _output_differences(
     settings: Settings, table: str, left: Mapping[str, Sequence[Row]] | None
 ) -> Iterator[str]:
-    """Compare what left with the rows that stand; no version of a row has left more often than it was one."""
+    """Compare outputs with the current rows; no row's state may be sent more often than the row was in it."""
     rows, kept, before = rows_of(settings, f"gold.{table}"), KEPT[table], (left or {}).get(table, ())
     yield from map(str, outputs(settings, table, rows, left=before, is_adopted=left is not None))
     if kept.topic is None:

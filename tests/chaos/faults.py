@@ -1,8 +1,8 @@
-"""The faults, one function each, and whether a fault at a chosen point has hit it.
+"""The faults, one function each, and checks of whether a fault at a chosen point has hit it.
 
-A chosen point is waited for by looking at the files, or at the broker, as fast as that goes; the process is
-killed, or frozen, the moment it shows. Whether the point was hit is then read from what was left behind:
-nothing can have changed it, since the process stands still and its successor takes seconds to come up.
+A chosen point is awaited by polling the files or the broker as fast as possible; the process is killed, or
+frozen, the moment the point is reached. What was left behind then shows whether the point was hit: nothing
+can have changed it, since the process stands still and its successor takes seconds to start.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PROCESS_TIMEOUT_S = 30.0
 _FULL_TIMEOUT_S = 120.0
 _WAKING_TIMEOUT_S = 240.0
 _LOOK_S = 0.001
-_SETTLE_S = 0.5  # what a process had written or sent when it was killed or frozen has arrived by then
+_SETTLE_S = 0.5  # by then, what a killed or frozen process had written or sent has arrived
 
 
 @dataclass(frozen=True)
 class Outage:
-    """For how long something stays away, in seconds, from and to."""
+    """How long something is away, in seconds: at least and at most."""
 
     least_s: float = 3.0
     most_s: float = 8.0
@@ -50,7 +50,7 @@ class Outage:
 
 @dataclass
 class Scene:
-    """What faults act on."""
+    """What the faults act on."""
 
     settings: Settings
     services: OwnServices
@@ -62,7 +62,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a fault: whether it took place as meant, and something to remember."""
+    """The outcome of a fault: whether it hit as intended, and a note."""
 
     hit: bool
     note: str = ""
@@ -70,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit after which a layer was killed: what it notes of how far a query has read."""
+    """A commit after which a layer was killed, with its note of how far a query has read."""
 
     table: str
     version: int
@@ -82,7 +82,7 @@ Fault = Callable[[Scene], Result]
 
 
 def kill(layer: str) -> Fault:
-    """Kill a layer wherever it is, be it still starting; one that has just ended starts in a moment."""
+    """Kill a layer, even one that is still starting; if it has just ended, wait until it runs again."""
 
     def act(scene: Scene) -> Result:
         deadline = time.monotonic() + _PROCESS_TIMEOUT_S
@@ -94,7 +94,7 @@ def kill(layer: str) -> Fault:
 
 
 def kill_between(layer: LayerName, first: str) -> Fault:
-    """Kill a layer when its micro-batch is in the first of two tables and not yet in the query's own."""
+    """Kill a layer when its micro-batch is in the first of two tables but not yet in the query's own."""
 
     def act(scene: Scene) -> Result:
         commit = _kill_after_commit(scene, layer, [first])
@@ -111,9 +111,9 @@ def kill_between(layer: LayerName, first: str) -> Fault:
 
 
 def kill_after_commit(layer: LayerName) -> Fault:
-    """Kill a layer right after a commit of a micro-batch, which the next process must not take again.
+    """Kill a layer right after it commits a micro-batch, which the next process must not take again.
 
-    That nothing is taken twice is seen at the end: see `files.repeated_notes`, and the rows.
+    Whether anything was taken twice shows at the end: see `files.repeated_notes`, and the rows.
     """
 
     def act(scene: Scene) -> Result:
@@ -128,7 +128,7 @@ def kill_after_commit(layer: LayerName) -> Fault:
 
 
 def kill_in_transaction(scene: Scene) -> Result:
-    """Kill the exporter while a Kafka transaction of its is open."""
+    """Kill the exporter while it has an open Kafka transaction."""
     if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
         return Result(hit=False, note="export did not come up")
     with _inside(scene, ["export"]) as look:
@@ -141,7 +141,7 @@ def kill_in_transaction(scene: Scene) -> Result:
 
 
 def kill_before_note(scene: Scene) -> Result:
-    """Kill the exporter when Kafka has a micro-batch and the note in the lake does not; Redis may not."""
+    """Kill the exporter once Kafka has a micro-batch; the note in the lake, and perhaps Redis, does not."""
     if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
         return Result(hit=False, note="export did not come up")
     settings, groups = scene.settings, dict[str, str]()
@@ -152,7 +152,7 @@ def kill_before_note(scene: Scene) -> Result:
     def ahead() -> list[str]:
         try:
             noted = admin.list_group_offsets(list(groups))
-        except KafkaError:  # it is just coming back
+        except KafkaError:  # it is just restarting
             return []
         ends = {
             groups[name]: max((one.offset for one in at.values()), default=0) for name, at in noted.items()
@@ -187,7 +187,7 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
 
 
 def empty_redis(scene: Scene) -> Result:
-    """Delete everything that Redis has, once it has something."""
+    """Delete everything in Redis, once there is something."""
     deadline = time.monotonic() + POINT_TIMEOUT_S
     with redis.Redis.from_url(scene.settings.redis.url.get_secret_value()) as client:
         while not (rows := int(client.dbsize())) and time.monotonic() < deadline:
@@ -197,7 +197,7 @@ def empty_redis(scene: Scene) -> Result:
 
 
 def empty_postgres(scene: Scene) -> Result:
-    """Delete all rows of every table that PostgreSQL has, and one of the tables, once there are some."""
+    """Delete all rows of every table in PostgreSQL, and one of the tables, once there are some."""
     asked = "SELECT count(*) FROM pg_tables WHERE schemaname = 'gold' AND tablename <> 'lakehouse_positions'"
     deadline = time.monotonic() + POINT_TIMEOUT_S
     with scene.services.postgres.connect() as connection:
@@ -213,7 +213,7 @@ def empty_postgres(scene: Scene) -> Result:
 
 
 def full_redis(scene: Scene) -> Result:
-    """Let Redis take no more for a while."""
+    """Make Redis refuse writes for a while, because it is full."""
     scene.supervisor.disturb("Redis full")
     with redis.Redis.from_url(scene.settings.redis.url.get_secret_value()) as client:
         client.config_set("maxmemory", "1")
@@ -224,10 +224,10 @@ def full_redis(scene: Scene) -> Result:
 
 
 def refuse_writes(scene: Scene) -> Result:
-    """Let every write to a file fail for the processes that run, as a full disk does.
+    """Make every write to a file fail in the running processes, as a full disk does.
 
-    It stays so at least until bronze, which always has something to write, has met it. A process that has
-    just ended starts in a moment.
+    This lasts at least until it has ended bronze, which always has something to write. If bronze has just
+    ended, wait until it runs again.
     """
     scene.supervisor.disturb("disk full")
     deadline = time.monotonic() + _PROCESS_TIMEOUT_S
@@ -248,7 +248,7 @@ def refuse_writes(scene: Scene) -> Result:
 
 
 def kill_worker(scene: Scene) -> Result:
-    """Kill a worker of the cluster and its executors in the middle of a micro-batch, and start it again."""
+    """Kill one of the cluster's workers and its executors during a micro-batch, and restart it."""
     cluster = scene.cluster
     if cluster is None:
         return Result(hit=False, note="there is no cluster")
@@ -267,9 +267,8 @@ def kill_worker(scene: Scene) -> Result:
 def freeze(layer: LayerName) -> Fault:
     """Stop a driver while it writes a micro-batch, let another take its place, and wake the first.
 
-    The other one has written what the first one had begun, so the first one must fail with it: it says so, or
-    ends. Then it goes on beside the other, as after a network that came back, for some seconds more, and is
-    killed.
+    The other has written what the first had begun, so the first must fail to: it says so, or ends. It then
+    runs beside the other for some seconds, as after a network failure, and is killed.
     """
 
     def act(scene: Scene) -> Result:
@@ -286,7 +285,7 @@ def freeze(layer: LayerName) -> Fault:
                 is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
                 passed = _passed(scene, before)
                 frozen.wake()
-                # Away for long, it may have lost its executors, and needs new ones before it says a word.
+                # After a long pause it may have lost its executors, and need new ones to print anything.
                 lines = [f"{name} {what} " for name in passed for what in ("failed;", "batch")]
                 said = frozen.await_line(lines, _WAKING_TIMEOUT_S) if passed else None
                 time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
@@ -322,17 +321,17 @@ FAULTS: Mapping[str, Fault] = {
 }
 POINTS = frozenset(name for name in FAULTS if any(f" {at} " in name for at in ("between", "inside", "after")))
 CLUSTER = tuple(name for name in FAULTS if name.startswith(("freeze", "kill a worker")))
-"""Those of drivers on a cluster."""
+"""Faults of drivers on a cluster."""
 MIXED = ("stop the registry",)
-"""Those of mixed records."""
+"""Faults of runs with mixed records."""
 DECK = tuple(name for name in FAULTS if name not in CLUSTER + MIXED)
-"""Those that every way of running knows."""
+"""Faults of every kind of run."""
 
 
 def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> Commit | None:
-    """Kill a layer at its next commit of a micro-batch to one of the tables, and return that.
+    """Kill a layer at its next commit of a micro-batch to one of the tables, and return that commit.
 
-    Nothing comes to a layer before those that it reads from are back.
+    First, wait for the layers that it reads from: nothing reaches it until they are up.
     """
     if not scene.supervisor.await_up(LAYERS[: LAYERS.index(layer) + 1], UP_TIMEOUT_S):
         return None
@@ -350,18 +349,18 @@ def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> Com
                 scene.supervisor.kill(layer)
                 time.sleep(_SETTLE_S)
                 return Commit(table, version, *notes[0])
-            versions[table] += 1  # upkeep, or what the clock made due
+            versions[table] += 1  # upkeep, or work that was due by the clock
         time.sleep(_LOOK_S)
     return None
 
 
 Look = Callable[[], list[str]]
-"""Return the queries that are just now in the middle of what is looked for."""
+"""Return the queries that are in the middle of the sought work right now."""
 
 
 @contextmanager
 def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
-    """Yield a look for queries that write a micro-batch: files without a commit, or an open transaction."""
+    """Yield a look for queries that are writing a micro-batch: uncommitted files, or an open transaction."""
     tables = [name for layer in layers if layer != "export" for name in QUERIES[layer]]
     writing = Writing(scene.settings, tables)
     if "export" not in layers:
@@ -373,7 +372,7 @@ def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
     with _consumer(scene, "read_uncommitted") as written, _consumer(scene, "read_committed") as stable:
 
         def look() -> list[str]:
-            # Records that were there before and are not stable after: their transaction is open.
+            # Records that existed before and are unstable after: their transaction is open.
             ends = written.end_offsets(places)
             found = {one.topic for one, end in stable.end_offsets(places).items() if end < ends[one]}
             return writing.look() + [query_of[topic] for topic in sorted(found)]
@@ -382,7 +381,7 @@ def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
 
 
 def _awaited(look: Look) -> list[str]:
-    """Look until something is found, and return that; nothing if it does not come in time."""
+    """Look until something is found, and return it, or nothing if it does not appear in time."""
     deadline = time.monotonic() + POINT_TIMEOUT_S
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -390,7 +389,7 @@ def _awaited(look: Look) -> list[str]:
 
 
 def _passed(scene: Scene, before: Mapping[str, int]) -> list[str]:
-    """Wait until another process has written something for one of these queries, and return those."""
+    """Wait until another process has written for some of these queries, and return them."""
     deadline = time.monotonic() + UP_TIMEOUT_S
     while before and time.monotonic() < deadline:
         if found := [query for query, place in before.items() if _place(scene, query) > place]:
@@ -400,14 +399,14 @@ def _passed(scene: Scene, before: Mapping[str, int]) -> list[str]:
 
 
 def _place(scene: Scene, query: str) -> int:
-    """Return how far a query has come; what it writes next makes that more."""
+    """Return how far a query has come, a number that its next write increases."""
     if query in EXPORTS:
         return sent(scene.settings, f"gold.{query.partition('.')[2]}")
     return version_of(scene.settings, query)
 
 
 def _limit(process: psutil.Process, soft: int) -> bool:
-    """Set how large a file the process may write, and tell whether it was there to be told."""
+    """Set how large a file the process may write; tell whether the process still existed."""
     try:
         _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
         process.rlimit(psutil.RLIMIT_FSIZE, (hard if soft == resource.RLIM_INFINITY else soft, hard))

@@ -1,6 +1,6 @@
 """What tables' logs and directories say, read from their files, without Spark.
 
-A query's name is, but for exports, its table's: `silver.sales_events`.
+Except for exports, a query is named after its table: `silver.sales_events`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.pipeline import Row, path_of, version_of, with_micros
 from tests.support.streams import STREAMS, key_of
 
 Note = tuple[str, int]
-"""How far a query has read, as a commit notes it: `<query> reads <source>`, and the first that is unread."""
+"""How far a query has read, as a commit notes it: `<query> reads <source>`, and the first unread position."""
 
 SOURCES: Mapping[str, Sequence[str]] = {
     **{f"silver.{one.table}": (f"bronze.{one.table}",) for stream in STREAMS for one in stream.sources},
@@ -51,17 +51,17 @@ TABLES = [name for name in (*BRONZE, *SOURCES) if not name.startswith("export")]
 
 
 def commit_file(settings: Settings, table: str, version: int) -> Path:
-    """Return the file of a table's log that a version is."""
+    """Return the log file of a table's version."""
     return path_of(settings, table) / "_delta_log" / f"{version:020}.json"
 
 
 def notes_of(commit: Path) -> list[Note]:
-    """Return how far queries have read, by one commit."""
+    """Return a commit's notes of how far queries have read."""
     return [(txn["appId"], txn["version"]) for txn in _of(commit, "txn")]
 
 
 def last_note(settings: Settings, table: str, application: str) -> int | None:
-    """Return up to where an application has read by the last commit that says it; None where none does."""
+    """Return how far an application has read, by the last commit that notes it; None if none does."""
     for version in range(version_of(settings, table), -1, -1):
         for found, place in notes_of(commit_file(settings, table, version)):
             if found == application:
@@ -70,7 +70,7 @@ def last_note(settings: Settings, table: str, application: str) -> int | None:
 
 
 def repeated_notes(settings: Settings) -> Iterator[str]:
-    """Say where a table's commits do not go on from one another: something was read once more."""
+    """Yield the notes in a table's commits that do not advance: something was read twice."""
     for table in TABLES:
         reached: dict[str, int] = defaultdict(lambda: -1)
         for version in range(version_of(settings, table) + 1):
@@ -81,13 +81,13 @@ def repeated_notes(settings: Settings) -> Iterator[str]:
 
 
 def table_id(settings: Settings, table: str) -> str:
-    """Return the id that a table got when it was created."""
+    """Return the id that a table got at its creation."""
     (metadata,) = _of(commit_file(settings, table, 0), "metaData")
     return str(metadata["id"])
 
 
 def behind(settings: Settings, ends: Mapping[str, Mapping[int, int]]) -> list[str]:
-    """Return the queries that have not read all rows that there are; `ends` are the topics' by partition."""
+    """Return the queries that have not read all existing rows; `ends` are the topics' ends by partition."""
     landing = [name for name, topic in BRONZE.items() if not _has_landed(settings, name, ends[topic])]
     return landing + [
         query
@@ -97,7 +97,7 @@ def behind(settings: Settings, ends: Mapping[str, Mapping[int, int]]) -> list[st
 
 
 def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool:
-    """Tell whether a query of bronze has landed every record of its topic, which is never made again here."""
+    """Tell whether a bronze query has landed every record of its topic, which is never recreated here."""
     waiting, version = {str(n): end for n, end in ends.items() if end}, version_of(settings, query)
     while waiting and version >= 0:
         for application, place in notes_of(commit_file(settings, query, version)):
@@ -108,34 +108,34 @@ def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool
 
 
 def _has_read(settings: Settings, query: str, table: str) -> bool:
-    """Tell whether a query has read every commit of a table that has something for it."""
+    """Tell whether a query has read every commit of a table that concerns it."""
     exports, newest = query.startswith("export"), version_of(settings, table)
     if newest < 0:
-        return False  # it has not been made yet
+        return False  # it has not been created yet
     if exports and any(one.endswith("_is_behind") for note in _export_notes(settings, table) for one in note):
         return False  # a sink waits to be filled
     first = sent(settings, table) if exports else _position(settings, query, table)
     commits = (commit_file(settings, table, n) for n in range(first, newest + 1))
     kinds = (set(_changes(commit)) for commit in commits)
-    # Who follows the change feed reads what changes rows, and readers of appends skip it.
+    # Readers of the change feed read every commit that changes rows; readers of appends read only appends.
     is_corrected = table == "silver.transactions" and key_of(settings, "transactions", "sequence_by")
     follows = exports or is_corrected
     return not any(one if follows else one == {"add"} for one in kinds)
 
 
 def _changes(commit: Path) -> Iterator[str]:
-    """Yield the kind of every action of a commit that changes rows, which compaction does not."""
+    """Yield the kind of each action in a commit that changes rows; those of compaction do not."""
     for kind in ("add", "remove", "cdc"):
         yield from (kind for action in _of(commit, kind) if kind == "cdc" or action["dataChange"])
 
 
 def _position(settings: Settings, query: str, table: str) -> int:
-    """Return the first version of a table that a query has not read, by the table that it fills."""
+    """Return the first version of a table that a query has not read, according to the table that it fills."""
     return last_note(settings, query, f"{query} reads {table_id(settings, table)}") or 0
 
 
 def sent(settings: Settings, table: str) -> int:
-    """Return the first version of a table that has not been exported, by the note beside it."""
+    """Return the first version of a table that has not been exported, according to the notes beside it."""
     return max((int(note["version"]) for note in _export_notes(settings, table)), default=0)
 
 
@@ -145,7 +145,7 @@ def _export_notes(settings: Settings, table: str) -> Iterator[dict[str, Any]]:
 
 
 class Writing:
-    """Tells which of some tables somebody is writing: they have files, made since, that no commit has."""
+    """Finds which of some tables are being written: they have new files that no commit contains."""
 
     def __init__(self, settings: Settings, tables: Iterable[str]) -> None:
         self._settings = settings
@@ -184,7 +184,7 @@ def changes_of(settings: Settings, table: str) -> list[Row]:
 
 
 def _of(commit: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the actions of a kind; only a line feed ends a line, and names may have other line ends."""
+    """Yield a commit's actions of a kind; only a line feed ends a line: names may have other line ends."""
     lines = commit.read_text(encoding="utf-8").split("\n")
     actions = (json.loads(line) for line in lines if line)
     return (action[kind] for action in actions if kind in action)

@@ -1,7 +1,7 @@
-"""Events of every stream with times near now, and poison, until told to stop.
+"""Current events of every stream, and poison, sent until told to stop.
 
-What counts as sent is what the topics hold at the end: the client here only has to keep at it while the
-broker is away. Poison carries its table, kind and rules in a header, so that it is known when it is read.
+What counts as sent is what the topics hold at the end: the client here only has to keep trying while the
+broker is away. Poison carries its table, kind and rules in a header, by which it is known when it is read.
 Mixed records (tests/chaos/mixed.py) are in several formats, and payments have ids.
 """
 
@@ -44,9 +44,9 @@ _CONFIG: dict[str, Any] = {
 
 
 class Feeder:
-    """Sends `rate` events a second of all streams together inside its block, `poison` of them poison.
+    """Sends `rate` events a second, of all streams together, inside its block; the share `poison` is poison.
 
-    If the settings name formats, records are mixed.
+    If the settings name formats, the records are mixed.
     """
 
     def __init__(self, settings: Settings, *, rate: float, seed: int, poison: float) -> None:
@@ -73,7 +73,7 @@ class Feeder:
         self._done.set()
 
     def stop(self) -> None:
-        """Send no more, and wait until the broker has what was sent."""
+        """Stop sending, and wait until the broker has what was sent."""
         self._done.set()
         self._thread.join(_FLUSH_S + 10)
         if self._failure is not None:
@@ -98,7 +98,7 @@ class Feeder:
             _ENDLESS,
             rate=self._rate * (1 - self._poison) / len(GENERATORS),
             seed=seed,
-            malformed=0.0 if is_encoded else 0.02,  # no schema holds what is malformed
+            malformed=0.0 if is_encoded else 0.02,  # no schema can hold malformed values
             duplicates=0.02,
             shape=_SHAPES.get(name, {}),
         ).samples(self._settings)
@@ -144,7 +144,7 @@ class Feeder:
         assert not left, f"{left} records were not taken"
 
     def _send(self, producer: Producer, topic: str, sample: Sample, headers: _Headers) -> Producer:
-        """Hand over a record, as long as it takes; return the client to go on with."""
+        """Hand over a record, however long it takes; return the client to continue with."""
         while not self._done.is_set():
             try:
                 producer.produce(
@@ -155,7 +155,7 @@ class Feeder:
             except KafkaException as refusal:
                 if not refusal.args[0].fatal():
                     raise
-                producer = self._producer()  # the broker has lost track of the old one
+                producer = self._producer()  # the broker no longer knows the old one
                 if self._payments is not None:
                     self._payments.forget()
             else:
@@ -170,4 +170,4 @@ RULES = {
     **{f"{table}|{kind.name}": kind.rules for table, kinds in KINDS.items() for kind in kinds},
     **mixed.RULES,
 }
-"""The rules that poison must be refused by, by what its header says."""
+"""The rules that must refuse a poison record, by what its header says."""

@@ -1,8 +1,8 @@
-"""A run of mixed records: each topic has another format, and payments are repeated, corrected and deleted.
+"""A run of mixed records: topics have different formats; payments are repeated, corrected and deleted.
 
-Schemas are those of a registry of the run's own. An encoded record has a header with the JSON that it was
-made of, by which the oracle judges it. Only payments have ids; all records of one id have the same key, so
-that they stay in order.
+The schemas are in the run's own registry. A header of each encoded record has the JSON that it was made
+from, by which the oracle judges it. Only payments have ids; all records of an id have the same key, so that
+they remain in order.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ FORMATS: Mapping[str, RecordFormat] = {
     "metricsTopic": "protobuf",
     PAYMENTS.topic: "avro",
 }
-"""The formats by topic; sales stay JSON."""
+"""The formats by topic; sales remain JSON."""
 ID, SEQUENCE = "transactionId", "version"
 
 _UNFRAMED, _OF_UNKNOWN_SCHEMA = b'{"userId":"u","amount":1}', b"\x00\x00\xff\xff\xff\x00"
 _POISON = {
     "not_framed": _UNFRAMED,
     "unknown_schema": _OF_UNKNOWN_SCHEMA,
-    "not_json": _OF_UNKNOWN_SCHEMA,  # of a topic of JSON, which is judged without its schema
+    "not_json": _OF_UNKNOWN_SCHEMA,  # for a topic of JSON, which is judged without its schema
 }
 RULES = {rule: frozenset({rule}) for rule in _POISON}
-"""The rules that poison of encoded topics must be refused by, by the name that it has."""
+"""The rules that must refuse poison in encoded topics, by the poison's name."""
 _NEW = 0.6
 _REMEMBERED = 300
 _YEAR_MS = 365 * 86_400_000
 
 
 def settings_for(registry_url: str) -> dict[str, Any]:
-    """Return the settings of such a run."""
+    """Return the settings of a mixed run."""
     return {
         "schema_registry.url": registry_url,
         "streams": {
@@ -67,7 +67,7 @@ def settings_for(registry_url: str) -> dict[str, Any]:
 
 
 def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | None]]:
-    """Register the contracts, and return what writes records of a topic, by the name that it has here."""
+    """Register the contracts, and return the encoders of records, by the topic's name in this run."""
     sources = sources_by_topic(settings, [under(settings, stream) for stream in STREAMS])
     return {
         topic: registered_encoder(source, topic)
@@ -77,7 +77,7 @@ def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | N
 
 
 def poison(rng: Random, topic: str) -> tuple[Sample, str]:
-    """Return a record that an encoded topic, given by its default name, may not accept; its name in RULES."""
+    """Return a record that an encoded topic, given by its default name, must refuse; its name in RULES."""
     rule = rng.choice(("not_framed", "not_json" if FORMATS[topic] == "json-schema" else "unknown_schema"))
     return Sample(b"poison", _POISON[rule], "poison"), rule
 
@@ -103,7 +103,7 @@ class Payments:
                 yield self._again(record, self._rng.choice(self._known), sample.timestamp_ms)
 
     def forget(self) -> None:
-        """Refer to no earlier payment, because some of them may be lost."""
+        """Refer to no earlier payments, because some may be lost."""
         self._known.clear()
 
     def _again(self, fresh: dict[str, Any], known: dict[str, Any], timestamp_ms: int) -> Sample:
@@ -127,7 +127,7 @@ class Payments:
 def settled(
     judged: Mapping[Coordinates, Judged], records: Mapping[Coordinates, Any], bronze: Sequence[Row]
 ) -> dict[Coordinates, Judged]:
-    """Return the verdicts on payments, given those on each by itself, in the order of bronze."""
+    """Return the verdicts on payments in the order of bronze, given the verdict on each by itself."""
     contract = CONTRACTS[PAYMENTS.table]
     ids = (Field(ID, "transaction_id", Kind.ID), Field(SEQUENCE, "version", Kind.LONG))
     contract = replace(contract, fields=(*contract.fields, *ids))
@@ -148,7 +148,7 @@ def status_of(verdict: Judged) -> str:
 
 
 def said_in_json(record: Any) -> bytes | None:
-    """Return the JSON that a record was made of: itself, unless its header says more."""
+    """Return the JSON that a record was made from: its header's, if there is one, else its value."""
     said: bytes | None = next((value for name, value in record.headers if name == JSON_HEADER), record.value)
     return said
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_report(console: Console, outcome: Outcome) -> None:
-    """Print faults, books, how fast layers were back and what was wrong."""
+    """Print the faults, the counts of records, how fast layers were back, and what was wrong."""
     console.print(_faults(outcome))
     console.print(_layers(outcome))
     console.print(_exits(outcome))

@@ -1,9 +1,9 @@
-"""A run: the pipeline comes up, faults come by a seeded schedule, then it is left alone and checked.
+"""A run: the pipeline starts, faults follow a seeded schedule, then it is left alone and checked.
 
     outcome = run_chaos(home, Plan(seed=1, rate=50, seconds=300))
-    outcome.differences                                            empty: nothing was lost, nothing is twice
+    outcome.differences                                            empty: nothing was lost or duplicated
 
-Everything that a run starts is ended with it, whatever happens, and every wait in it is bounded.
+Everything that a run starts ends with it, whatever happens, and every wait in it is bounded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BACK_TIMEOUT_S = 120.0
 _CATCH_UP_TIMEOUT_S = 1200.0
 _STOP_TIMEOUT_S = 180.0
 _LOOK_S = 1.0
-# Calls close within seconds, and products cross the threshold often.
+# Calls close within seconds, and products often cross the threshold.
 _STREAMS = {"calls": {"gap": "3s", "grace": "5s"}, "sales": {"threshold": 100}}
 
 
@@ -67,13 +67,13 @@ _ON_CLUSTER = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does: `seconds` of faults from all of `deck`, again and again, or with 0 the deck once.
+    """What a run does: faults from all of `deck`, over and over for `seconds`, or the deck once if 0.
 
-    `rate` is in events a second, of which `poison` is the share that is poison; `quiet_s` is the most
-    between two faults, and `calm` the chance that all layers may come back before the next, which else can
-    hit one that is coming up. By its `way` each layer has a process, or all layers have one together, or
-    these take turns: when a process ends, so do the others, and the other way comes next. On a `cluster` each
-    layer's job is submitted to a standalone cluster of this run's own. For `mixed` see tests/chaos/mixed.py.
+    `rate` is in events a second, of which the share `poison` is poison; `quiet_s` is the longest pause
+    between two faults, and `calm` the chance that all layers may recover before the next, which can otherwise
+    hit one that is starting. By its `way`, each layer has a process, or one process runs all layers, or these
+    two alternate: when a process ends, so do the others, and the other way follows. On a `cluster`, each
+    layer's job is submitted to a standalone cluster of this run's own. For `mixed`, see tests/chaos/mixed.py.
     """
 
     seed: int
@@ -89,7 +89,7 @@ class Plan:
     mixed: bool = False
 
     def shifts(self, cluster: Cluster | None) -> list[Shift]:
-        """Return the processes that run at a time; where there are several sets of them, they take turns."""
+        """Return the sets of processes that run together; if there are several, they take turns."""
         if cluster is not None:
             return [{layer: _submitted(layer, cluster) for layer in LAYERS}]
         return {"layers": [_APART], "together": [_TOGETHER], "turns": [_TOGETHER, _APART]}[self.way]
@@ -97,7 +97,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What happened. `faults` and `misses` count by name; a miss of a chosen point is tried again."""
+    """What happened. `faults` and `misses` are counts by name; a missed chosen point is tried again."""
 
     books: Books = field(default_factory=Books)
     faults: Counter[str] = field(default_factory=Counter)
@@ -172,7 +172,7 @@ def _submitted(layer: str, cluster: Cluster) -> list[str]:
 
 
 def _schedule(plan: Plan, rng: Random) -> Iterator[str]:
-    """Yield names of faults with pauses between them: decks in which each is once, until the time is up."""
+    """Yield names of faults with pauses between them: each fault once per deck, until the time is up."""
     deadline = time.monotonic() + plan.seconds
     while True:
         deck = list(plan.deck)
@@ -197,7 +197,7 @@ def _bring_about(name: str, scene: Scene, outcome: Outcome, say: Callable[[str],
 
 
 def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Bring about again what was not met of a deck that comes once."""
+    """Retry the points that were missed in a deck that is played once."""
     for _ in range(_ATTEMPTS):
         for name in plan.deck:
             if name in POINTS and not outcome.faults[name]:
@@ -205,7 +205,7 @@ def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callabl
 
 
 def await_end(settings: Settings, outcome: Outcome) -> list[str]:
-    """Wait until every query has read everything and every call is closed; return what has not come."""
+    """Wait until every query has read everything and every call is closed; return what is outstanding."""
     began = time.monotonic()
     ends = _ends(settings)
     seen: Mapping[str, int] = {}
@@ -224,7 +224,7 @@ def await_end(settings: Settings, outcome: Outcome) -> list[str]:
 
 
 def _ends(settings: Settings) -> dict[str, dict[int, int]]:
-    """Return the ends of the input topics by partition; the topics by their names without the run's own."""
+    """Return the input topics' ends by partition, under the topics' default names."""
     consumer = KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap_servers, group_id=None)
     try:
         return {
@@ -253,7 +253,7 @@ def _unclear(exits: Sequence[Exit]) -> Iterator[str]:
 
 
 def _keep_words(exits: Sequence[Exit], directory: Path) -> None:
-    """Write what processes that ended by themselves had said, a file each."""
+    """Write the output of each process that ended by itself to a file of its own."""
     directory.mkdir()
     for number, one in enumerate(exits):
         name = f"{number:03}-{one.name}-{one.condition.replace(' ', '-')}-{one.code}.txt"

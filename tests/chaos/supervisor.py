@@ -1,8 +1,8 @@
-"""The layers as processes that are started again whenever they end, whatever the reason.
+"""The layers as processes that are restarted whenever they end, whatever the reason.
 
-Their output comes through pipes, which neither a full disk nor a limit on files can hold up. A process is
-back when it has finished a micro-batch, which it says by a line. It may be one of a layer, or one of all of
-them, or these by turns.
+Their output goes through pipes, which neither a full disk nor a limit on files can block. A process is back
+when it has printed that it finished a micro-batch. A process may run one layer or all of them, or the two
+take turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.processes import ROOT
 
 ALL = "all"
 """The name of the process that runs all layers."""
-PAUSE_S = 1.0  # before a process is started again
+PAUSE_S = 1.0  # before a process is restarted
 _POLL_S = 0.05
 _BATCH_DONE = re.compile(r"[a-z]+\.\w+ (batch \d+|by the clock): ")
 _WAIT_S = 10.0
@@ -35,7 +35,7 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class Exit:
-    """A process that ended by itself: its name, its code, after what, and what it had said."""
+    """A process that ended by itself: its name, its exit code, the last disturbance, and its output."""
 
     name: str
     code: int
@@ -57,21 +57,21 @@ class _Life:
 
 
 class Frozen:
-    """A process that was stopped in the middle of what it did, until it is woken."""
+    """A process that was stopped in the middle of its work, until it is woken."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
         self._said = 0
 
     def wake(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._said = len(self._life.stdout)
         os.killpg(self._life.popen.pid, signal.SIGCONT)
 
     def await_line(self, beginnings: Sequence[str], timeout_s: float) -> str | None:
-        """Return the first line with one of the beginnings that it says once it is awake; null for none.
+        """Return the first line after waking that has one of these beginnings, or None if none comes in time.
 
-        If it ends by itself, that is its last line.
+        If the process ends by itself, return its last line.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -85,16 +85,16 @@ class Frozen:
 
 
 Shift = Mapping[str, list[str]]
-"""Processes that run at a time: their commands by name, which is a layer or ALL."""
+"""Processes that run together: their commands by name, which is a layer or ALL."""
 
 
 class Supervisor:
     """Keeps the processes of a shift running inside its block.
 
-    A process that ends is started again. With several shifts, its end is that of the whole shift: the others
-    are killed, and it is the next shift's turn. `condition` is the last thing that was made to go wrong, for
-    the record of those that end by themselves. `back_s` are the seconds from a SIGKILL to the new process's
-    first micro-batch, by its name, of kills that nothing else disturbed.
+    A process that ends is restarted. With several shifts, the end of one process ends its whole shift: the
+    others are killed, and it is the next shift's turn. `condition` is the last disturbance, which is recorded
+    with processes that end by themselves. `back_s` has, by process name, the seconds from a SIGKILL to the
+    new process's first micro-batch, for kills that nothing else disturbed.
     """
 
     def __init__(self, shifts: Sequence[Shift], environment: Mapping[str, str]) -> None:
@@ -102,7 +102,7 @@ class Supervisor:
         self._turn = 0
         self._environment = environment
         self._lock = threading.RLock()
-        self._clock_lock = threading.Lock()  # readers of output take this one only, so they never wait long
+        self._clock_lock = threading.Lock()  # readers of output take only this one, so they never wait long
         self._lives: dict[str, _Life] = {}
         self._killed_at: dict[str, float] = {}
         self._start_at: dict[str, float] = {}
@@ -141,7 +141,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def frozen(self, layer: str) -> Iterator[Frozen]:
-        """Freeze a layer's process and start another one; the block can wake it, and its end kills it."""
+        """Freeze a layer's process and start another; the block may wake the first, and its end kills it."""
         with self._lock:
             name = self._name_of(layer)
             life = self._lives.pop(name)
@@ -153,7 +153,7 @@ class Supervisor:
             _end(life)
 
     def disturb(self, condition: str) -> None:
-        """Note what goes wrong now; layers that are not back yet are not measured any more."""
+        """Note the present disturbance; layers that are not back yet are no longer measured."""
         with self._clock_lock:
             self.condition = condition
             self._killed_at.clear()
@@ -186,7 +186,7 @@ class Supervisor:
             return []
 
     def stop(self, timeout_s: float) -> list[str]:
-        """Stop all processes by SIGTERM, start none again, and return what was not as it should be."""
+        """Stop all processes with SIGTERM, restart none, and return what went wrong."""
         self._stopping.set()
         self._watch.join()
         wrong = []
@@ -283,12 +283,12 @@ class Supervisor:
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, and leave it uncollected, so that its group still is its own."""
+    """Tell whether a child has ended, but leave it uncollected, so that its group remains its own."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(life: _Life) -> None:
-    """Kill what is left of a process group and collect its leader and its output."""
+    """Kill what is left of a process group, and collect its leader and its output."""
     if life.popen.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(life.popen.pid, signal.SIGKILL)

@@ -49,7 +49,7 @@ def test_rights_are_printed_for_whom_they_are_asked() -> None:
 
 
 def parsed(arguments: list[str]) -> None:
-    """Parse a command line, without running it; raises UsageError for what the command does not have."""
+    """Parse a command line without running it. Raises UsageError for anything the command does not have."""
     command, context, rest = get_command(app), None, arguments
     while True:
         context = command.make_context(rest[0] if rest else "lakehouse", list(rest), parent=context)

@@ -1,4 +1,4 @@
-"""`lakehouse settings`: values with their origins, and a file to begin with."""
+"""`lakehouse settings`: values with their origins, and a file to start from."""
 
 import json
 import re
@@ -19,7 +19,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory and an environment that sets nothing."""
+    """Work in an empty directory, in an environment that sets nothing."""
     return nothing_set(tmp_path, monkeypatch)
 
 
@@ -63,7 +63,7 @@ def test_the_table_masks_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_of(table: str) -> dict[str, list[str]]:
-    """Return the cells after the first of each line, by the first."""
+    """Return the other cells of each line by its first cell."""
     return {name: cells for name, *cells in (re.split(r" {2,}", line.strip()) for line in table.splitlines())}
 
 

@@ -1,4 +1,4 @@
-"""`lakehouse try`: what it shows of a file, and how it exits; in the session of the tests."""
+"""`lakehouse try`: what it shows of a file, and how it exits. It runs in the tests' session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BROKEN = 3
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Try:
-    """Run the command in a directory of the test's own."""
+    """Return a function that runs the command in the test's own directory."""
     monkeypatch.setattr(try_stream, "small_session", lambda _home: nullcontext(spark))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

@@ -1,4 +1,4 @@
-"""The one line that is told of an error."""
+"""The one line that is shown for an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens is told from anywhere, kept in order and once, and never in anybody's way."""
+"""Events are noted from anywhere, kept once and in order, and never get in anybody's way."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ with noting(EventLog(name, partial(append, lake), print, gather_s=0.01, patience
 
 
 class Appended:
-    """Keeps batches instead of a table; the first `failing` tries raise."""
+    """Keeps batches in place of a table; the first `failing` attempts raise."""
 
     def __init__(self, failing: int = 0) -> None:
         self.batches: list[list[Event]] = []
@@ -83,7 +83,7 @@ def lake(lake_settings: Settings) -> str:
 
 
 def log_of(lake: str) -> EventLog:
-    """A log that appends to the lake's table as processes do."""
+    """Return a log that appends to the lake's table as processes do."""
     return EventLog("a test", partial(event_table.append, lake), print, patience_s=300)
 
 
@@ -104,7 +104,7 @@ def test_events_are_appended_in_the_order_in_which_they_were_noted_by_one_commit
     assert (stop.kind, stop.message) == ("stop", "sales has caught up")
     assert before <= start.at < audit.at < stop.at <= datetime.now(UTC) + timedelta(milliseconds=1)
     assert len({event.id for event in (start, audit, stop)}) == 3
-    assert DeltaTable(direct.location(lake, EVENTS)).version() == 1  # made, and appended to once
+    assert DeltaTable(direct.location(lake, EVENTS)).version() == 1  # created, then appended to once
 
 
 def test_what_is_noted_where_nothing_keeps_events_goes_nowhere(lake: str) -> None:
@@ -250,7 +250,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(lake: str) -> Non
 
 
 def appended_at_once(lake: str, spec: TableSpec, monkeypatch: pytest.MonkeyPatch, step: str) -> list[str]:
-    """Append a row from each of four threads, which wait for one another before they first take the step."""
+    """Append a row from each of four threads, which wait for one another before their first `step`."""
     taken, barrier, original = threading.local(), threading.Barrier(PROCESSES), getattr(direct, step)
 
     def together(*arguments: object) -> object:

@@ -1,4 +1,4 @@
-"""The base install does without every extra, and one line names the extra that a command needs."""
+"""The base install works without any extra, and one line names the extra that a command needs."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ OWN = (
     "lakehouse.dev.samples.produce_route",
     "lakehouse.sinks.postgres.",
 )
-BROUGHT = {"py4j", "pydantic"}  # by pyspark, by pydantic-settings
-OF_OTHERS = {"lakehouse.dev.pytest_plugin"}  # imported by pytest alone
+BROUGHT = {"py4j", "pydantic"}  # dependencies of pyspark and pydantic-settings
+OF_OTHERS = {"lakehouse.dev.pytest_plugin"}  # imported only by pytest
 EXTRAS = {name for names in BRINGS.values() for name in names}
 
 
@@ -63,7 +63,7 @@ def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missi
     environment = {
         "LAKEHOUSE_HOME": str(tmp_path),
         "LAKEHOUSE_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none",
-        "PATH": str(Path(sys.executable).parent),  # with no server on it
+        "PATH": str(Path(sys.executable).parent),  # which contains no server
         "COLUMNS": "500",
     }
     done = subprocess.run(
@@ -90,7 +90,7 @@ def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missi
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """The first parts of the modules that some code imports."""
+    """Return the top-level names of the modules that some code imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Which known names a misspelt one may stand for."""
+"""The known names that a misspelt one may stand for."""
 
 from __future__ import annotations
 

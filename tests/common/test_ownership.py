@@ -1,4 +1,4 @@
-"""Who else may change a file: by its owner, its mode, its group and its directory. Root runs these tests."""
+"""Who else may change a file, judged by its owner, mode, group and directory. Root runs these tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lakehouse.common.ownership import ForeignError, foreign, read_own
 
 MINE, ANOTHER = 41_001, 41_002
-DAEMON = 1  # a group that is nobody's own
+DAEMON = 1  # a group that is no user's own
 
 
 def made(directory: Path, owner: int = 0, mode: int = 0o644, group: int = 0) -> Path:
@@ -26,7 +26,7 @@ def made(directory: Path, owner: int = 0, mode: int = 0o644, group: int = 0) -> 
     ("user", "file"),
     [
         (0, (0, 0o644, 0)),
-        (0, (0, 0o664, 0)),  # the group root is root's alone
+        (0, (0, 0o664, 0)),  # only root is in group root
         (0, (0, 0o644, DAEMON)),
         (MINE, (0, 0o600, 0)),
         (MINE, (MINE, 0o644, MINE)),
@@ -64,7 +64,7 @@ def test_a_file_that_somebody_else_may_change_is_not_read(
     ("owner", "mode", "reason"),
     [
         (0, 0o755, None),
-        (0, 0o1777, None),  # as /tmp: nobody can replace a file of another
+        (0, 0o1777, None),  # like /tmp: nobody can replace another user's file
         (0, 0o777, "everybody may write to it (mode 0777)"),
         (ANOTHER, 0o755, "the owner is user 41002, but this process runs as root (0)"),
         (ANOTHER, 0o1777, "the owner is user 41002, but this process runs as root (0)"),

@@ -1,4 +1,4 @@
-"""Where paths of Hadoop's lie, and that every reader finds a lake by any of its names."""
+"""Hadoop's paths are translated, and every reader finds a lake by any of its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of other systems' text reaches a terminal or a log."""
+"""How other systems' text is shown in a terminal or a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files are replaced as a whole, whatever comes between."""
+"""Small files are replaced as a whole, whatever interrupts the write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_written_leaves_the_file_as_it_was_and_is_named(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a full disk."""
+    """A file size limit stands in for a full disk."""
     file = tmp_path / "tokens.json"
     write_whole(file, "before")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -79,7 +79,7 @@ def test_a_home_and_what_is_made_in_it_is_the_owners_alone(tmp_path: Path) -> No
 
 
 def test_a_home_that_is_there_stays_as_it_is_and_what_is_made_in_it_is_closed(tmp_path: Path) -> None:
-    """It may be a directory of the user's that has more in it."""
+    """It may be a user's directory that contains other files."""
     home, logs = tmp_path / "home", tmp_path / "home" / "logs"
     for place in (home, logs):
         place.mkdir()

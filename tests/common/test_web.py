@@ -1,4 +1,4 @@
-"""The one way by which this project asks others by HTTP, with servers that answer as nobody should."""
+"""The project's only HTTP client, against servers that answer as no server should."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakehouse.storage.kafka.schema_registry import RegistryClient
 from tests.support import hostile as servers
 from tests.support.hostile import hostile
 
-SECRET = "s3cret"  # noqa: S105 - of nobody
+SECRET = "s3cret"  # noqa: S105 - not a real secret
 BASIC = base64.b64encode(f"me:{SECRET}".encode()).decode()
 
 

@@ -1,7 +1,7 @@
-"""docker-compose.yml agrees with itself and with what the repository has.
+"""docker-compose.yml is consistent with itself and with the repository.
 
-No engine is needed: the schema of the Compose specification says what a key may be, and these tests what a
-schema cannot know.
+No engine is needed: the Compose specification's schema defines the valid keys, and these tests check what a
+schema cannot.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ MOUNTS = [
 ]
 DURATION = re.compile(r"\d+[smh]")
 PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}")
-# Of the local broker's settings, those that are about the size of a laptop.
+# The local broker's settings that adapt it to a laptop.
 SMALL = {"log.cleaner.dedupe.buffer.size", "num.network.threads", "num.io.threads"}
 
 
 def words(name: str) -> list[str]:
-    """Return what a service runs. Commands are lists: a shell in between would keep SIGTERM to itself."""
+    """Return what a service runs. Commands are lists, because a shell would not pass on SIGTERM."""
     service = SERVICES[name]
     parts = [service.get(key, []) for key in ("entrypoint", "command")]
     assert all(isinstance(part, list) for part in parts), f"{name} is run by a shell"
@@ -244,7 +244,7 @@ def gigabytes(size: str) -> int:
 def test_everything_that_touches_the_lake_mounts_it_in_one_place() -> None:
     for name, service in SERVICES.items():
         if "build" in service and name not in {"secret", "metastore"}:
-            to_read = ":ro" * (name == "thrift-server")  # which would write for whoever asks it to
+            to_read = ":ro" * (name == "thrift-server")  # it would write for anyone who asks
             assert service["volumes"][0] == f"lake:{service['environment']['LAKEHOUSE_LAKE']}{to_read}"
 
 
@@ -337,5 +337,5 @@ def test_the_producer_is_called_with_options_that_it_has() -> None:
     assert program == "lakehouse"
     while hasattr(command, "commands"):
         command = command.get_command(None, arguments.pop(0))
-    context = command.make_context("produce", arguments)  # exits with a message for what it does not know
+    context = command.make_context("produce", arguments)  # exits with a message if an option is unknown
     assert context.params["rate"] * context.params["seconds"] == 600_000

@@ -1,4 +1,4 @@
-"""docker/Dockerfile and what it puts into the image, without an engine to build it."""
+"""docker/Dockerfile and the contents of its image, without an engine to build it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.dockerfile import ROOT, instructions, user, workdir
 PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}")
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
 SPARK_HOME = Path(pyspark.__file__).parent
-# What Spark on Kubernetes puts into an executor's environment.
+# The variables that Spark on Kubernetes sets for an executor.
 EXECUTOR = {
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.1.0.7:7078",
     "SPARK_EXECUTOR_ID": "3",
@@ -46,7 +46,7 @@ OPTIONS = {name for name in EXECUTOR if name.startswith("SPARK_JAVA_OPT_")}
 
 
 def stages() -> list[list[str]]:
-    """Return the Dockerfile's instructions, a list for each stage."""
+    """Return the Dockerfile's instructions as one list per stage."""
     text = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     starts = [n for n, line in enumerate(lines) if line.startswith("FROM ")]
@@ -75,11 +75,11 @@ def test_what_fetches_the_jars_has_its_modules_before_the_rest_is_copied(tmp_pat
             *sources, target = line.split()[1:]
             (tmp_path / target).mkdir(parents=True, exist_ok=True)
             for source in (found for pattern in sources for found in ROOT.glob(pattern)):
-                if source.is_dir():  # of which a COPY takes the content
+                if source.is_dir():  # COPY copies its contents
                     shutil.copytree(source, tmp_path / target, dirs_exist_ok=True)
                 else:
                     shutil.copy(source, tmp_path / target)
-    # Without site, which would find in the checkout what is missing here.
+    # Without `site`, which would find missing modules in the checkout.
     subprocess.run(
         [sys.executable, "-S", "-c", "import lakehouse.storage.spark.installing"],
         cwd=tmp_path,
@@ -155,10 +155,10 @@ def test_paths_of_the_image_are_those_of_its_python() -> None:
 
 
 def run_by_the_entrypoint(*arguments: str, **environment: str) -> list[str]:
-    """Return the command that the entrypoint would become: instead of `exec`, it is printed."""
+    """Return the command that the entrypoint would `exec`, by printing it instead."""
     script = 'exec() { printf "%s\\0" "$@"; }; . "$0"'
     done = subprocess.run(
-        ["bash", "-c", script, str(ENTRYPOINT), *arguments],  # noqa: S607 - as in the image, the one on PATH
+        ["bash", "-c", script, str(ENTRYPOINT), *arguments],  # noqa: S607 - the one on PATH, as in the image
         env={"PATH": os.environ["PATH"], "SPARK_HOME": "/spark"} | environment,
         capture_output=True,
         text=True,
@@ -262,14 +262,14 @@ def health() -> ModuleType:
 
 def test_the_health_check_asks_the_telemetry_that_a_process_serves(health: ModuleType) -> None:
     with serving(CollectorRegistry(), lambda: Readiness(is_ready=False), 0) as port:
-        assert health.is_live(str(port))  # alive, though it is not ready
+        assert health.is_live(str(port))  # alive, though not ready
     assert not health.is_live(str(port))
     assert health.is_live("")
     assert health.is_live("-1")
 
 
 def really(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the entrypoint with this machine's Spark; the init in front is left out, it is the image's."""
+    """Run the entrypoint with this machine's Spark, but without the init, which only the image has."""
     return subprocess.run(
         ["bash", "-c", 'exec() { shift 3; command "$@"; }; . "$0"', str(ENTRYPOINT), *arguments],  # noqa: S607
         env=os.environ
@@ -298,7 +298,7 @@ def test_a_driver_starts_as_the_operator_starts_it(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_an_executor_starts_and_looks_for_its_driver() -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, and not listening
+        nobody.bind(("127.0.0.1", 0))  # taken, but not listening
         url = f"spark://CoarseGrainedScheduler@127.0.0.1:{nobody.getsockname()[1]}"
         changes = {"SPARK_DRIVER_URL": url, "SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_CONF_DIR": ""}
         opened = {"SPARK_JAVA_OPT_1": "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"}

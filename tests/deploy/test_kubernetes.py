@@ -1,7 +1,7 @@
-"""deploy/kubernetes keeps the schemas, the restricted Pod Security Standard, and what the repository has.
+"""deploy/kubernetes is consistent with the schemas, the restricted Pod Security Standard and the repository.
 
-No cluster is needed: Kubernetes' and the operator's schemas say what a key may be, and these tests what a
-schema cannot know.
+No cluster is needed: Kubernetes' and the operator's schemas define the valid keys, and these tests check what
+a schema cannot.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SERVER = "Deployment lakehouse-server"
 SETTINGS: dict[str, str] = OBJECTS["ConfigMap/lakehouse"]["data"]
 CONFIG: str = OBJECTS["ConfigMap/lakehouse-config"]["data"]["lakehouse.toml"]
 
-# What a size is may differ between applications and from lakehouse/storage/spark/spark.properties.
+# Sizes, which may differ between applications and from lakehouse/storage/spark/spark.properties.
 SIZES = {
     "spark.executor.instances",
     "spark.executor.cores",
@@ -68,7 +68,7 @@ SIZES = {
     "spark.kubernetes.driver.request.cores",
     "spark.kubernetes.driver.limit.cores",
 }
-# What a standalone master alone reads.
+# Options that only a standalone master reads.
 STANDALONE = {"spark.master.rest.enabled", "spark.ui.killEnabled"}
 POLICIES = {
     name.removeprefix("NetworkPolicy/lakehouse-"): one["spec"]
@@ -78,7 +78,7 @@ POLICIES = {
 
 
 def images_conf() -> dict[str, str]:
-    """Return the options that follow from the image and from these manifests."""
+    """Return the options determined by the image and these manifests."""
     directory = f"{workdir()}/.venv/{jars_directory().relative_to(sys.prefix).as_posix()}"
     jars = f"{directory}/spark/*:{directory}/s3/*"
     return {
@@ -184,7 +184,7 @@ def test_the_applications_are_the_jobs_that_exist() -> None:
         f"{APPLICATION}/lakehouse-{job}": job for job in (*LAYERS, "pipeline")
     }
     for path in jobs.values():
-        assert str(path.parent) == f"local:{workdir()}/jobs"  # Path folds the three slashes of local:///
+        assert str(path.parent) == f"local:{workdir()}/jobs"  # Path collapses the slashes of local:///
         assert (ROOT / "jobs" / path.name).is_file()
     assert [one["metadata"]["name"] for one in WAYS["layers"] if one["kind"] == APPLICATION] == [
         f"lakehouse-{layer}" for layer in LAYERS
@@ -234,7 +234,7 @@ def test_the_sparks_are_of_the_version_that_is_locked() -> None:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The variables and the file that a container gets."""
+    """Set the variables and write the file that a container gets."""
     (tmp_path / "lakehouse.toml").write_text(CONFIG)
     for variable, value in SETTINGS.items():
         monkeypatch.setenv(variable, value.replace("/etc/lakehouse/config", str(tmp_path)))
@@ -333,7 +333,7 @@ def test_a_pod_keeps_the_restricted_standard(name: str) -> None:
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"sysctls", "windowsOptions", "seLinuxOptions", "appArmorProfile"} & security.keys()
     for container in containers(PODS[name]):
-        # The standard's rules, and one of ours: nothing is written but the lake and /tmp.
+        # The standard's rules, and one of ours: only the lake and /tmp are writable.
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -398,7 +398,7 @@ def variables(pod: Object) -> list[Object]:
 
 
 def selected(selector: Object, labels: dict[str, str]) -> bool:
-    """Tell whether a selector takes labels; it has no other operator than In."""
+    """Return whether a selector matches labels; the only operator is In."""
     equal = selector.get("matchLabels", {})
     within = selector.get("matchExpressions", [])
     assert selector.keys() <= {"matchLabels", "matchExpressions"}
@@ -407,14 +407,14 @@ def selected(selector: Object, labels: dict[str, str]) -> bool:
 
 
 def labels_of(name: str) -> dict[str, str]:
-    """Return the labels that a pod has once Spark has added its own."""
+    """Return a pod's labels, including those that Spark adds."""
     role = {"spark-role": name.rpartition(" ")[2]} if name in SPARK_PODS else {}
     own: dict[str, str] = PODS[name]["metadata"]["labels"]
     return own | role
 
 
 def allowed(name: str, direction: str) -> set[tuple[str, str]]:
-    """Return what policies allow a pod as (peers, ports): names of pods here, a namespace, or anybody."""
+    """Return what policies allow a pod, as (peer, ports). A peer is a pod here, a namespace, or anybody."""
     found = set()
     for policy in POLICIES.values():
         if selected(policy["podSelector"], labels_of(name)):
@@ -473,7 +473,7 @@ def test_sparks_ports_and_labels_are_those_of_the_policies() -> None:
     with zipfile.ZipFile(jar) as classes:
         constants = classes.read("org/apache/spark/deploy/k8s/Constants$.class")
     assert [name for name in (b"spark-role", b"driver", b"executor") if name not in constants] == []
-    # sipush is how bytecode has a short number.
+    # Bytecode contains a short integer as the operand of sipush.
     assert [port for port in (7078, 7079) if b"\x11" + port.to_bytes(2, "big") not in constants] == []
 
 
@@ -519,7 +519,7 @@ def test_commands_are_called_with_options_that_they_have(name: str) -> None:
     assert program == "lakehouse"
     while hasattr(command, "commands"):
         command = command.commands[arguments.pop(0)]
-    command.make_context(name, list(arguments))  # exits with a message for what it does not know
+    command.make_context(name, list(arguments))  # exits with a message if an option is unknown
 
 
 def test_probes_and_the_service_find_the_ports_that_are_served() -> None:

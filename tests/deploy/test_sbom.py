@@ -1,4 +1,4 @@
-"""The bills of materials name everything that is locked, and say what is not in the image."""
+"""The bills of materials list everything that is locked; the image's omits what the image lacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Bill = dict[str, Any]
 
 
 def locked(name: str) -> dict[str, str]:
-    """Return the packages of a lock file with the marker of each; versions are part of the name."""
+    """Return a lock file's packages, each as `name==version`, with their markers."""
     lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     heads = (line.removesuffix("\\").strip() for line in lines if re.match(r"[a-z0-9]", line))
     return {re.sub(r"\[.*\]", "", head.split(" ;")[0]): head.partition(" ; ")[2] for head in heads}
@@ -38,7 +38,7 @@ def bills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bill]:
 
 
 def named(bill: Bill, kind: str) -> set[str]:
-    """Return the parts of a kind as `name==version`."""
+    """Return the components of a kind as `name==version`."""
     return {
         f"{one['name']}=={one['version']}"
         for one in bill["components"]

@@ -1,4 +1,4 @@
-"""Where it runs: versions on the pages are those that are pinned, sentences those of the code."""
+"""The pages about where lakehouse runs have the pinned versions, and quote the code's messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = {
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table below a heading, without its head."""
+    """Return the cells of the table below a heading, without its header."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.split("\n") if line.startswith("| ")]
     return [line.strip("| ").split(" | ") for line in lines[2:]]

@@ -1,4 +1,4 @@
-"""The plugin as pytest has it in another project: what it costs, and what it offers."""
+"""The plugin in another project's pytest: what it costs, and what it offers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLUGIN = "lakehouse.dev.pytest_plugin"
 
 
 def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a project of another's, with the plugin whether this one is installed or not."""
+    """Run pytest in another project with the plugin, whether or not this project is installed."""
     installed = ["-p", PLUGIN] if PLUGIN not in _offered() else []
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *installed, *arguments],

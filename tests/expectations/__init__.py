@@ -1,3 +1,3 @@
 import os
 
-os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before Great Expectations is imported: it reports its use
+os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import of Great Expectations, which reports usage

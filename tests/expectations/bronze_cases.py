@@ -1,4 +1,4 @@
-"""Bronze tables that are as they must be, and what can be wrong with one."""
+"""Bronze tables that meet their suites, and changes that each break one expectation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call records that are as they must be, and what can be wrong with one."""
+"""Call records that meet their suite, and changes that each break one expectation."""
 
 from __future__ import annotations
 

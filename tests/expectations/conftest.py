@@ -1,4 +1,4 @@
-"""How a suite is put to the test: its lake becomes views, and Great Expectations says what fails."""
+"""The validator that the tests of all suites share."""
 
 from __future__ import annotations
 

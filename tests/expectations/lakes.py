@@ -1,8 +1,8 @@
-"""Tiny lakes, written as literals: the tables a suite looks at, row by row.
+"""Tiny lakes written as literals: the tables that a suite reads, row by row.
 
-A row is {column: SQL expression}; columns that it leaves out are null. A lake is {view: rows}, where the
-table itself is a view too, `layer_name`. Expressions and not values, because a Spark session's time is UTC
-while Python's is the machine's.
+A row is {column: SQL expression}; omitted columns are null. A lake is {view: rows}; the table itself is also
+a view, `layer_name`. Rows have expressions instead of values, because Spark sessions use UTC, but Python uses
+the machine's time zone.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ LIMITS: Row = {
 
 @dataclass(frozen=True)
 class Case:
-    """A lake in which a table meets its suite, and by expectation what to change so that it alone fails."""
+    """A lake in which a table meets its suite, and by expectation a change that makes only that one fail."""
 
     good: TinyLake
     bad: Mapping[str, TinyLake]
 
 
 def at(time: str, day: str = "2026-03-29") -> str:
-    """Return a UTC time of the day that all the lakes are of."""
+    """Return a UTC time, by default on the day of all the lakes."""
     return f"TIMESTAMP '{day} {time}Z'"
 
 
@@ -70,12 +70,12 @@ def text(value: str) -> str:
 
 
 def later() -> TinyLake:
-    """The change that makes every table stale, a day and a half later."""
+    """Return the change that makes every table stale: it is a day and a half later."""
     return {"limits": [{**LIMITS, "now": at("23:00:00", "2026-03-30")}]}
 
 
 def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:
-    """Return the rows of a view in its schema, computed: every query would optimize the literals again."""
+    """Return a view's rows in its schema, evaluated; otherwise, every query would optimize the literals."""
     schema = SCHEMAS[view]
     unknown = {column for row in rows for column in row} - set(schema.names)
     assert not unknown, f"{view} has no columns {sorted(unknown)}"
@@ -87,7 +87,7 @@ def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:
         )
         for row in rows
     )
-    # Within the JVM: as Python's values times would depend on the machine's time zone.
+    # Within the JVM: as Python values, times would depend on the machine's time zone.
     local = internals.held(spark.sql(" UNION ALL ".join(selects)))
     assert local is not None
     return local

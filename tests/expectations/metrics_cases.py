@@ -1,4 +1,4 @@
-"""Windows of metrics that are as they must be, and what can be wrong with one."""
+"""Windows of metrics that meet their suites, and changes that each break one expectation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FOUR_VALUES: Row = {
 
 
 def _case(name: str, length_s: int, rows: tuple[Row, Row], next_end: str) -> Case:
-    """Two windows that end at 11:50 and later; `next_end` is when the one after the first would end."""
+    """Return a case of two windows. The first ends at 11:50, and the next one would end at `next_end`."""
     view = f"gold_{name}"
     first, second = rows
     events = [

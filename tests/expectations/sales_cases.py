@@ -1,4 +1,4 @@
-"""Totals and notifications that are as they must be, and what can be wrong with one."""
+"""Totals and notifications that meet their suites, and changes that each break one expectation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TOTALS, _CHANGES, _SOLD = "gold_product_sales", "gold_product_sales_changes", "
 
 
 def _merged(**offsets: int) -> str:
-    """Return `partitions` with the last offset of each; p0 is partition 0."""
+    """Return a `partitions` value with these last offsets; p0 is partition 0."""
     states = (
         f"{partition[1:]}, named_struct('total', 0BD, 'count', 0L, 'last_event_time', timestamp_millis(0), "
         f"'crossings', 0L, 'last_offset', {offset}L)"
@@ -58,7 +58,7 @@ _EVENTS = [
 
 
 def _update(row: Row, version: int, **before: str) -> list[Row]:
-    """Return both rows of the change feed of an update."""
+    """Return both change-feed rows of an update."""
     return [
         {**row, **before, "_change_type": text("update_preimage"), "_commit_version": str(version)},
         {**row, "_change_type": text("update_postimage"), "_commit_version": str(version)},
@@ -66,11 +66,11 @@ def _update(row: Row, version: int, **before: str) -> list[Row]:
 
 
 _UPDATES = [
-    # a tombstone, in a partition that had been merged up to the sale before it
+    # a tombstone in a partition that had been merged up to the preceding sale
     *_update(_STARTED_AGAIN, 4, total="2500.5", count="1", partitions=_merged(p0=2, p1=9)),
     # a return
     *_update(_SOLD_AND_RETURNED, 5, total="2000", count="1", partitions=_merged(p0=4)),
-    # a rise, one made anew after the return had been merged, and one that was wrong for a while
+    # an increase, a row made anew after the return was merged, and a total that was wrong for a while
     *_update({**_SOLD_AND_RETURNED, "total": "9"}, 6, total="8"),
     *_update(_MADE_ANEW, 7, total="2000"),
     *_update({**_SOLD_AND_RETURNED, "total": "1499"}, 8, total="1500"),
@@ -117,7 +117,7 @@ CASES = {
             "every product has an event in silver": {
                 _TOTALS: [_STARTED_AGAIN, _SOLD_AND_RETURNED, {**_STARTED_AGAIN, "product": text("p4")}]
             },
-            # The return is there, but the row had it before, and comes to nothing a second time.
+            # Silver has the return, but the row already includes it, so it justifies no second decrease.
             "totals decrease only because of a tombstone or a return": {
                 _CHANGES: [*_UPDATES, *_update(_SOLD_AND_RETURNED, 10, total="2000")]
             },

@@ -1,4 +1,4 @@
-"""Silver tables that are as they must be, and what can be wrong with one."""
+"""Silver tables that meet their suites, and changes that each break one expectation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.expectations.bronze_cases import record
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
 from tests.support.streams import STREAMS
 
-# What a record carries, the required text that can be empty and, by expectation, what is wrong with a value.
+# A record's values, the required string that can be empty, and wrong values by expectation.
 _METRIC = {"service_id": text("s1"), "metric_name": text("cpu"), "value": "1.5D"}
 _CALL = {"user1": text("ann"), "user2": text("bob")}
 _SALE = {"product": text("p1"), "value": "-1.5"}

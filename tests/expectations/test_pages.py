@@ -1,4 +1,4 @@
-"""Data Docs run and load nothing, whatever the checked rows say."""
+"""Data Docs run and load nothing, whatever the checked rows contain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages of a suite that does not hold, over values that are markup."""
+    """Return the pages of a failing suite whose values include markup."""
     directory = tmp_path_factory.mktemp("pages")
     context = make_context(str(directory))
     expectations = [

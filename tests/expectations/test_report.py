@@ -1,4 +1,4 @@
-"""What a check says in few words."""
+"""The summary of a check."""
 
 from __future__ import annotations
 

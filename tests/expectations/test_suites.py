@@ -1,6 +1,6 @@
 """Every suite holds for a good table, and each of its expectations fails for a bad one.
 
-That no other fails for it is seen by make soak, which runs the whole suite over each bad table.
+`make soak` also runs the whole suite on each bad table, to check that no other expectation fails.
 """
 
 from __future__ import annotations

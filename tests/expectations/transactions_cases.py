@@ -1,4 +1,4 @@
-"""Windows of transactions that are as they must be, and what can be wrong with one."""
+"""Windows of transactions that meet their suite, and changes that each break one expectation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a suite is put to the test: its lake becomes views, and Great Expectations says what fails."""
+"""Tests of suites: a lake's tables become views, and Great Expectations reports what fails."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def names_of(table: str) -> list[str]:
 
 
 def steps_of(table: str) -> dict[str, str]:
-    """Return the steps of a suite's expectations by their names."""
+    """Return the steps of a suite's expectations by name."""
     asked = [one for one in suite_of(table).expectations if isinstance(one, ExpectNoRows) and one.step]
     return {str(one.description): str(one.step) for one in asked}
 
 
 class Validator:
-    """Runs suites in one context; views stay from one lake to the next where they are the same."""
+    """A runner of suites in one context; a view is kept if the next lake has the same rows."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -42,7 +42,7 @@ class Validator:
         self._views: dict[str, list[Row]] = {}
 
     def failures(self, table: str, lake: TinyLake, only: str | None = None) -> set[str]:
-        """Return the names of the expectations, or the `only` one, that a table does not meet in a lake."""
+        """Return the names of the expectations that a table fails in a lake; `only` checks just one."""
         own = self._show(table, lake)
         batch = {"dataframe": self._spark.table(own)}
         results = (
@@ -57,12 +57,12 @@ class Validator:
         }
 
     def finds(self, table: str, name: str, lake: TinyLake) -> bool:
-        """Tell whether the step of an expectation finds a row, where all rows of the table have changed."""
+        """Return whether an expectation's step finds a row if all of the table's rows have changed."""
         own = self._show(table, lake)
         return not self._spark.sql(steps_of(table)[name].format(batch=own)).isEmpty()
 
     def _show(self, table: str, lake: TinyLake) -> str:
-        """Have the lake's views, and return that of the table."""
+        """Create the lake's views, and return the name of the table's view."""
         for view, rows in lake.items():
             if self._views.get(view) != list(rows):
                 frame(self._spark, view, rows).createOrReplaceTempView(view)
@@ -84,6 +84,6 @@ class Validator:
 
 
 def _has_raised(info: dict[str, object]) -> bool:
-    """Tell whether an expectation, or one of the metrics it is made of, has raised."""
+    """Return whether an expectation, or one of its metrics, has raised an error."""
     parts = [info, *(part for part in info.values() if isinstance(part, dict))]
     return any(part.get("raised_exception") for part in parts)

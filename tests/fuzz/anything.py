@@ -2,15 +2,15 @@
 
     python -m tests.fuzz.anything --seed 1 --minutes 10 --heap 768m
 
-A round is one commit of bronze in one format. Its records, schemas and framing come from the seed and the
-round's number alone; a registry that has all schemas answers as Confluent's does. Silver, gold and, with
-services, the export take the round. Then every offset has to be in silver or in the dead letters, once, and
-letters have the bytes that were sent.
+A round is one commit of bronze in one format. Its records, schemas and framing depend only on the seed and
+the round's number; a registry with all schemas answers as Confluent's does. Silver, gold and, with services,
+the export process the round. Then every offset must be in silver or in the dead letters, once, and letters
+must have the bytes that were sent.
 
-What stops a step is a finding, with the record that the step names; it is skipped, and the next round comes.
-A round that takes longer than the deadline ends the process: nothing reaches a task that hangs. Each finding
-says what repeats it (`--round`). At the end the slowest rounds are halved until one record is left, which is
-measured by itself.
+Whatever stops a step is a finding, with the record that the step names; that record is skipped, and the next
+round begins. A round that exceeds the deadline ends the process: nothing can interrupt a task that hangs.
+Each finding says how to repeat it (`--round`). At the end, the slowest rounds are halved until one record is
+left, which is measured by itself.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ MORE = (
     Field("any", "anything", FieldType.JSON, required=False),
     Field("in.text", "inner", FieldType.STRING, required=False, accepts_numbers=True),
 )
-"""Fields of the other types, which every record may have besides those of its contract."""
+"""Fields of the other types, which every record may have in addition to those of its contract."""
 
 _IDS_A_ROUND = 100
-_MOST_TRIES = 6  # of a round, some records skipped after each
+_MOST_TRIES = 6  # per round, each after skipping some records
 _HEADERS: tuple[tuple[str, bytes | None], ...] = (
     ("", b""),
     ("a", None),
@@ -89,9 +89,9 @@ _TIMES_MS = (NOW_MS, NOW_MS, NOW_MS, None, 0, -1, 1, 253_402_300_799_999, NOW_MS
 
 @dataclass(frozen=True)
 class Round:
-    """The records of a round, the schemas by their ids, and of each record what must be said, if known.
+    """The records of a round, the schemas by id, and the rules that must refuse each record, if known.
 
-    `rules` has the names of a record's rules by its place; nothing is known of the others.
+    `rules` has the names of a record's rules by its place; for other records, nothing is known.
     """
 
     number: int
@@ -106,7 +106,7 @@ class Round:
         return self.stream.sources[0]
 
     def shown(self, place: int) -> str:
-        """Return a record and its schema, as a finding has them."""
+        """Return a record and its schema, as findings show them."""
         value = self.records[place].value or b""
         text = "" if self.format == "json" else self.texts.get(int.from_bytes(value[1:5], "big"), "")
         shown = f"{value[:200].hex()} ({len(value):,} bytes), schema {text[:400]!r}"
@@ -115,7 +115,7 @@ class Round:
 
 @dataclass
 class Tally:
-    """What came of all rounds."""
+    """The results of all rounds."""
 
     records: int = 0
     letters: int = 0
@@ -125,13 +125,13 @@ class Tally:
 
 
 def _read_as(format_: str, stream: Stream) -> dict[str, Any]:
-    """The table in which a stream's first source has a format."""
+    """Return the settings with which a stream's first source has a format."""
     own = {"format": format_}
     return own if len(stream.sources) == 1 else {"sources": {stream.sources[0].table: own}}
 
 
 def made(seed: object, number: int, size: int, settings: Settings) -> Round:
-    """Return a round: of each stream in turn, in each format in turn."""
+    """Return a round: streams and formats take turns."""
     random = Random(f"{seed} {number}")
     format_ = FORMATS[number % len(FORMATS)]
     stream = STREAMS[number // len(FORMATS) % len(STREAMS)]
@@ -208,7 +208,7 @@ class _Maker:
 
 
 class Registry(ThreadingHTTPServer):
-    """A registry of the schemas in `texts`; it answers as Confluent's does, also for what is no id there."""
+    """A registry of the schemas in `texts`; it answers as Confluent's does, even to what cannot be an id."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -265,7 +265,7 @@ def registry() -> Iterator[Registry]:
 
 
 class World:
-    """Lakes in a directory, one for each stream, and a registry; `settings` name the services."""
+    """Lakes in a directory, one per stream, and a registry; `settings` name the services."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class World:
         self._names: dict[str, str] = {}
 
     def go(self, given: Round, deadline_s: float = 0) -> None:
-        """Take a round; beyond the deadline, where there is one, the process ends."""
+        """Take a round; if there is a deadline and it passes, the process ends."""
         self._server.take(given)
         began = time.monotonic()
         with self._limited(given, deadline_s):
@@ -302,13 +302,13 @@ class World:
         )
         found = self._run(given, settings, first)
         if found is not None:
-            del self._names[kept]  # what stops here would stop the next round, too
+            del self._names[kept]  # what stops this round would stop the next one, too
             self.tally.findings.append(found)
             return
         self._count(given, settings, first)
 
     def _run(self, given: Round, settings: Settings, first: int) -> str | None:
-        """Run the layers, skipping what they cannot take; return what stops them all the same."""
+        """Run the layers, skipping what they cannot take; return what stops them even so."""
         skips: list[str] = []
         for _ in range(_MOST_TRIES):
             skip = skipped(skips, settings, load(settings))
@@ -332,7 +332,7 @@ class World:
         return f"round {given.number}: {said[:1000]}"
 
     def _count(self, given: Round, settings: Settings, first: int) -> None:
-        """Count rows and letters against what was sent."""
+        """Compare rows and letters with what was sent."""
         offsets = range(first, first + len(given.records))
         rows = [row["offset"] for row in pipeline.rows_of(settings, f"silver.{given.source.table}")]
         letters = {row["offset"]: row for row in pipeline.rows_of(settings, DEAD_LETTERS)}
@@ -368,7 +368,7 @@ class World:
             timer.cancel()
 
     def singly(self, given: Round) -> tuple[str, float, float]:
-        """Return the slowest record of a round, the seconds that it takes to judge, and its MB of heap."""
+        """Return the slowest record of a round, the seconds that judging it takes, and its MB of heap."""
         places = list(range(len(given.records)))
         while len(places) > 1:
             halves = places[: len(places) // 2], places[len(places) // 2 :]
@@ -378,7 +378,7 @@ class World:
         return given.shown(places[0]), took_s, used_mb
 
     def _judged_in(self, given: Round, places: Sequence[int]) -> tuple[float, float]:
-        """Judge some records with schemas that nobody knows yet; return the seconds, and the MB of heap."""
+        """Judge some records with brand-new schemas; return the seconds and the MB of heap."""
         blanks = " " * (1 + next(_blanks()))
         fresh = {id_: next(_fresh_ids()) for id_ in given.texts}
         self._server.texts |= {
@@ -429,7 +429,7 @@ def main(
     size: Annotated[int, typer.Option(help="Records in a round.")] = 240,
     only: Annotated[int | None, typer.Option("--round", help="This round alone.")] = None,
 ) -> None:
-    """Take rounds until the time is over, and print what came of them; exits with 1 if there is a finding."""
+    """Take rounds until the time is up, and print the results; exit with 1 if there is a finding."""
     with ExitStack() as held:
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="anything-")))
         settings = load_settings().changed({"home": directory / "home"})

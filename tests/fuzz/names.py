@@ -1,4 +1,4 @@
-"""Names that a field of text may have. None is empty, and all of them are different."""
+"""Names that a text field may have. None is empty, and all are different."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ PLANES = tuple(
     for plane in range(17)
     for character in (chr((plane << 16) + 0x0101), chr((plane << 16) + 0xFFFD), chr((plane << 16) + 0xFFFF))
 )
-"""Three characters of each plane of Unicode, the last of them one that is no character."""
+"""Three characters of each plane of Unicode, the last of them a noncharacter."""
 
 LONG = tuple(text * (100_000 // len(text.encode())) for text in ("x", ":", "-", "%3A", "{}", "'", "検", "🚚"))
 """Names of 100 KB."""
 
 NAMES = tuple(dict.fromkeys((*_SEPARATORS, *_CONTROLS, *_LOOK_LIKE, *_ALIKE, *PLANES)))
-"""All the others."""
+"""All other names."""
 
 
 def composed(random: Random) -> str:
-    """Return a name put together from pieces of others, or of characters from anywhere."""
+    """Return a name composed of pieces of others, or of characters from anywhere."""
     if random.random() < 0.5:
         return "".join(random.choice(NAMES) for _ in range(random.randint(2, 5)))
     return "".join(map(chr, _points(random, random.randint(1, 40))))

@@ -1,9 +1,9 @@
-"""Records that are valid by the contract of their topic, whatever is in them.
+"""Records that are valid by the contract of their topic, whatever they contain.
 
-    make(table, random, Shape(names, times, …))   the records, in the order of sending
+    make(table, random, Shape(names, times, …))   the records, in sending order
 
-The contracts are those of tests/oracles/judging.py. Whether a record is accepted depends on its time alone:
-`Times` says from when to when all are, in whatever order and micro-batches they come.
+The contracts are those of tests/oracles/judging.py. Whether a record is accepted depends only on its time:
+`Times` says in which range all are, whatever their order and micro-batches.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class Times:
-    """Event times from `first_us` to `last_us`, but for an hour around `now_us`, in microseconds.
+    """Event times from `first_us` to `last_us`, except an hour around `now_us`, in microseconds.
 
-    `landmarks` are those that are drawn oftener.
+    `landmarks` are drawn more often.
     """
 
     first_us: int
@@ -79,7 +79,7 @@ class Times:
 
     @property
     def landmarks(self) -> Sequence[int]:
-        """The ends, and the moments between them at which software is known to err."""
+        """The ends, and the moments between them at which software is known to fail."""
         return (
             self.first_us,
             self.last_us,
@@ -87,7 +87,7 @@ class Times:
         )
 
     def base(self, random: Random) -> int:
-        """Return a moment for records to gather about."""
+        """Return a moment around which records gather."""
         if random.random() < 0.4:
             return random.choice(self.landmarks)
         return random.randint(self.first_us, self.last_us) // _MINUTE_US * _MINUTE_US
@@ -98,7 +98,7 @@ class Times:
         return self.kept(at)
 
     def kept(self, at_us: int) -> int:
-        """Return the moment, or one that is within the times."""
+        """Return the moment, or one near it that is within the times."""
         at = min(max(at_us, self.first_us), self.last_us)
         hour = 60 * _MINUTE_US
         return at - 3 * hour if abs(at - self.now_us) < hour else at
@@ -106,7 +106,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the records are made of, and how many there are beside those at the limits."""
+    """What the records are made of, and how many there are in addition to those at the limits."""
 
     names: Sequence[str]
     times: Times
@@ -130,7 +130,7 @@ class _Maker:
 
     def records(self) -> Iterator[Raw]:
         times, random = self._shape.times, self._random
-        yield self._record(next(self._names), times.last_us)  # the front of the table from here on
+        yield self._record(next(self._names), times.last_us)  # the table's front from here on
         yield self._record(next(self._names), times.first_us)
         for _ in range(self._shape.count):
             yield self._record(next(self._names), times.near(random.choice(self._bases), random))
@@ -140,7 +140,7 @@ class _Maker:
             yield from self._at_the_limit()
 
     def _at_the_limit(self) -> Iterator[Raw]:
-        """Yield amounts as great as they may be: such as add up to what decimal(38,9) holds, and to more."""
+        """Yield amounts as great as possible: some add up to what decimal(38,9) can hold, some to more."""
         at_us, name = self._shape.times.near(self._bases[0], self._random), f"limit {self._random.random()}"
         sold = self._table == "sales_events"
         yield self._record(name, at_us, amount=_MOST, partition=0)
@@ -157,7 +157,7 @@ class _Maker:
         random = self._random
         partition = self._partition(name) if partition is None else partition
         stamp_ms = self._kafka_stamp(at_us)
-        sent = stamp_ms is not None and random.random() < 0.5  # the record's own time is the event's
+        sent = stamp_ms is not None and random.random() < 0.5  # the record's own timestamp is the event time
         if (
             self._table == "sales_events"
             and amount is None
@@ -176,17 +176,17 @@ class _Maker:
         return Raw(self._object(texts), self._key(name), self._headers(), partition, sent_ms)
 
     def _partition(self, name: str) -> int:
-        """Return the partition of a name: mostly the one, as its key would see to."""
+        """Return the partition of a name: mostly the same one, as its key would ensure."""
         theirs = sum(name.encode()[:64]) % PARTITIONS
         return theirs if self._random.random() < 0.85 else self._random.randrange(PARTITIONS)
 
     def _kafka_stamp(self, at_us: int) -> int | None:
-        """Return the event time as a record's timestamp in Kafka, where a broker takes it."""
+        """Return the event time as a record's timestamp in Kafka, if a broker takes it."""
         is_one = at_us % 1000 == 0 and 0 <= at_us <= self._shape.times.now_us
         return at_us // 1000 if is_one else None
 
     def _text(self, one: Field, name: str, amount: str | None) -> str | None:
-        """Return a field as JSON; null for a field that is left out."""
+        """Return a field as JSON, or None for a field that is left out."""
         random = self._random
         if one == self._fields[0]:
             return _spelled(name, random)
@@ -201,7 +201,7 @@ class _Maker:
         return random.choice(_PAYLOADS)
 
     def _other_name(self, one: Field, first: str) -> str | None:
-        """Return a second name: another one, the same, one that all share, or none where it may lack."""
+        """Return a second name: a different one, the same, a shared one, or none if that is allowed."""
         random = self._random
         if not one.required:
             some = (None, "null", '""', '"default"', '"prod:eu"', '"a=b"')
@@ -222,7 +222,7 @@ class _Maker:
         return random.choice(fit)
 
     def _object(self, texts: Mapping[str, str]) -> bytes:
-        """Return the fields as a JSON object, in some order, with some blanks and others among them."""
+        """Return the fields as a JSON object, in random order, with blanks and other fields among them."""
         random = self._random
         pairs = list(texts.items())
         random.shuffle(pairs)
@@ -262,7 +262,7 @@ def _spelled(text: str, random: Random) -> str:
 
 
 def _time_text(at_us: int, random: Random) -> str:
-    """Return a moment as JSON in one of the ways that say all of it."""
+    """Return a moment as JSON, in one of the ways that lose nothing."""
     if at_us % 1000 == 0 and random.random() < 0.5:
         return str(at_us // 1000)
     moment = _EPOCH + timedelta(microseconds=at_us)

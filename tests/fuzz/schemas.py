@@ -1,9 +1,9 @@
-"""Schemas as a registry may have them, ordinary and hostile, and bytes that are records of them, or nearly.
+"""Schemas as a registry may have them, ordinary and hostile, and bytes that are their records, or nearly.
 
-    avro(random, contract)       the text of a schema, and what writes bodies for it
+    avro(random, contract)       the text of a schema, and a writer of bodies for it
     protobuf(random, contract)   the same; its bodies begin with the message's indexes
 
-Nothing here reads a schema: texts and bytes are put together, by the specifications of both formats.
+Nothing here reads a schema: texts and bytes are composed according to the specifications of both formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 Body = Callable[[Random], bytes]
 Made = tuple[str, Body]
 
-_MOST_BYTES = 4_000  # of one body
+_MOST_BYTES = 4_000  # in one body
 _SIMPLE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _LOGICAL = (
     ("int", "date"),
@@ -115,7 +115,7 @@ _SCALARS = (
 
 
 def avro(random: Random, names: Sequence[str]) -> Made:
-    """Return a schema whose fields are mostly of these names, and what writes its records."""
+    """Return a schema whose fields mostly have these names, and a writer of its records."""
     made = random.choice((_usual, _usual, _usual, _any_type, *_HOSTILE))
     schema = made(random, names)
     text = schema if isinstance(schema, str) else json.dumps(schema)
@@ -220,7 +220,7 @@ def _twice(random: Random, names: Sequence[str]) -> Any:
 
 
 def _bombs(random: Random, names: Sequence[str]) -> Any:
-    """Return a schema in which a few bytes stand for very many items."""
+    """Return a schema in which a few bytes represent a great many items."""
     of: Any = random.choice(
         (
             "null",
@@ -350,7 +350,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a number that is not negative in groups of seven bits."""
+    """Return a non-negative number in groups of seven bits."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -359,7 +359,7 @@ def varint(number: int) -> bytes:
 
 
 def protobuf(random: Random, names: Sequence[str]) -> Made:
-    """Return the text of a .proto file, or a descriptor in Base64, and what writes its messages."""
+    """Return the text of a .proto file, or a descriptor in Base64, and a writer of its messages."""
     text = random.choice((_file, _file, _file, _file, _deep, _cyclic, _no_file, _descriptor))(random, names)
     if random.random() < 0.15:
         text = _mutated(random, text)
@@ -506,7 +506,7 @@ def _wire(random: Random, number: int, depth: int) -> bytes:
     )
     if depth < 3 and random.random() < 0.2:
         inside = _message(random, 4, depth + 1)
-    if depth == 0 and random.random() < 0.08:  # one in another, as deep as parsers go and deeper
+    if depth == 0 and random.random() < 0.08:  # nested messages, as deep as parsers go and deeper
         for _ in range(random.choice((20, 60, 99, 101, 3_000))):
             inside = varint(number << 3 | 2) + varint(len(inside)) + inside
     length = len(inside) if random.random() < 0.97 else random.choice((0, 2**31, 2**40, len(inside) + 1))
@@ -514,7 +514,7 @@ def _wire(random: Random, number: int, depth: int) -> bytes:
 
 
 def _spoiled(random: Random, body: bytes) -> bytes:
-    """Return a body as it is or, one in five, with something cut off, changed or added."""
+    """Return a body unchanged or, one time in five, with something cut off, changed or added."""
     if random.random() < 0.8:
         return body
     at = random.randint(0, len(body))
@@ -531,7 +531,7 @@ def _spoiled(random: Random, body: bytes) -> bytes:
 
 
 def _mutated(random: Random, text: str) -> str:
-    """Return a text with a few characters lost, doubled or in other places."""
+    """Return a text with a few characters lost, doubled or moved."""
     for _ in range(random.randint(1, 4)):
         at, length = random.randint(0, len(text)), random.choice((1, 1, 5, 40))
         piece = text[at : at + length]

@@ -1,6 +1,6 @@
-"""A column that a user adds to a table is carried along; a change that is refused says the way back.
+"""A column that a user adds to a table is carried along; a refused change says how to undo it.
 
-Each event of service s counts in its minute, and what is not JSON is a dead letter.
+Each event of service s is counted in its minute; anything that is not JSON becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Filled:
         return Lake(self.spark, self.settings.lake)
 
     def land(self, *minutes: int) -> None:
-        """Land an event in each of these minutes after noon, and something that is none."""
+        """Land an event at each of these minutes after noon, and a record that is not an event."""
         stamps = [int(NOON.timestamp() * 1000) + 60_000 * minute for minute in minutes]
         one = {"serviceId": "s", "metricName": "m", "value": 1}
         cut = [Raw(json.dumps(one | {"timestamp": stamp}).encode()) for stamp in stamps]
@@ -66,7 +66,7 @@ class Filled:
         return [row["note"] for row in self.rows(table)]
 
     def sent(self) -> list[int]:
-        """How often each state of a minute has left, as counts in order."""
+        """Return the count in each exported message, in order."""
         topic = self.settings.topic(str(METRICS_1M.export.topic))
         found = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         return [json.loads(one.value)["count"] for one in found]
@@ -90,7 +90,7 @@ def test_an_added_column_is_null_in_new_rows_and_kept_in_others_by_every_writer(
         filled.sql(table, "ALTER TABLE {table} ADD COLUMNS (note string FIRST, touched boolean)")
         filled.sql(table, "UPDATE {table} SET note = 'kept'")
 
-    filled.land(0, 5)  # the first one's row is merged with
+    filled.land(0, 5)  # the row of minute 0 is merged
 
     assert [row["count"] for row in filled.rows(GOLD)] == [2, 1]
     assert (filled.notes(GOLD), filled.notes(SILVER)) == (["kept", None], ["kept", None, None])
@@ -102,7 +102,7 @@ def test_an_added_column_is_null_in_new_rows_and_kept_in_others_by_every_writer(
     filled.run()
     assert (done.changed, gold.changed) == (1, 2)
     assert (filled.notes(GOLD), filled.notes(SILVER)) == (["kept", None], ["kept", None, None])
-    # The first minute when it came, both when it was merged, and both as they were rebuilt.
+    # Minute 0 as it arrived, both minutes after the merge, and both after the rebuild.
     assert sorted(filled.sent()) == [1, 1, 1, 2, 2]
     assert filled.differences() == [0, 0]
 

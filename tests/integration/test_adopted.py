@@ -1,8 +1,8 @@
-"""Exports from a copy that takes its lake's place: what readers of Kafka and Redis see of it.
+"""Exports from a copy that replaces its lake, as readers of Kafka and Redis see them.
 
-The rows are put into gold.metrics_1m by hand, as in test_export.py. The original has version 1 when it is
-copied, and sends versions 2 and 3 after that. The copy then gets the same records, in other commits, and one
-more.
+Rows are written to gold.metrics_1m directly, as in test_export.py. The original is at version 1 when it is
+copied, and sends versions 2 and 3 afterwards. The copy then gets the same records, in different commits, and
+one more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REDIS_DATABASE = 15  # no other test uses it
 
 @dataclass
 class Moved:
-    """A lake that has sent more than its copy has, and the copy."""
+    """A lake that has sent more than its copy holds, and that copy."""
 
     original: Export
     copy: Export
@@ -54,7 +54,7 @@ class Moved:
         return done
 
     def counts_of(self, service: str) -> dict[int, list[int]]:
-        """The counts that were sent of each of a service's windows, in order."""
+        """Return the counts sent for each of a service's windows, in order."""
         found: dict[int, list[int]] = {}
         for message in of_key(self.copy.messages(), service):
             assert message is not None
@@ -62,7 +62,7 @@ class Moved:
         return found
 
     def stored(self, kind: str) -> dict[str, tuple[int, int, int]]:
-        """Window, count and version of what Redis has; all of it is of the copy."""
+        """Return window, count and version of each row in Redis; check that all rows are the copy's."""
         generation, found = tables.generation_ms(self.copy.spark, self.copy.path), {}
         with self.copy.redis() as client:
             if kind == "latest":
@@ -171,7 +171,7 @@ def test_an_adopting_export_that_is_killed_between_slices_goes_on_with_the_next_
 def test_of_two_copies_the_older_one_goes_on_after_the_newer_one_was_lost(
     moved: Moved, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The first copy sends again what the second, newer one has sent by its own versions."""
+    """The first copy resends what the second, newer copy has sent under versions of its own."""
     newer = str(tmp_path / "newer")
     Copying(moved.original.lake, Lake(spark, newer), [ONE_TABLE]).run()
     as_in_a_new_process(spark)

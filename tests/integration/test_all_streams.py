@@ -1,6 +1,6 @@
 """All four streams at once in one live process.
 
-They catch up in test_every_stream; in test_chaos each layer has a process of its own.
+In test_every_stream they catch up; in test_chaos each layer runs in its own process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def dead_by_stream(here: Place) -> dict[str, int]:
 
 
 def counted_by_stream(here: Place) -> dict[str, int]:
-    """How many clean records the gold tables account for."""
+    """Return how many clean records the gold tables account for."""
     calls = here.rows("gold.call_records")
     return {
         "metrics": sum(row["count"] for row in here.rows("gold.metrics_1m")),
@@ -56,7 +56,7 @@ def counted_by_stream(here: Place) -> dict[str, int]:
 
 
 def is_through(here: Place, events: int) -> bool:
-    """Whether every event is clean or dead, and every clean one counted, closed and sent."""
+    """Return whether every event is clean or dead, and every clean one counted, closed and sent."""
     try:
         return is_counted(here, events) and is_sent(here)
     except Exception:  # noqa: BLE001 - a table or topic is not there yet
@@ -100,7 +100,7 @@ def test_all_streams_run_side_by_side_in_one_application(
             deadline = time.monotonic() + TIMEOUT_S
             while not is_through(here, EVENTS):
                 assert time.monotonic() < deadline, application.everything()
-                time.sleep(3)  # a look reads every table and topic, on the cores that the layers need
+                time.sleep(3)  # each check reads every table and topic, on the cores that the layers need
             os.kill(application.pid, signal.SIGTERM)
             assert application.wait() == 0, application.everything()
             assert application.left_behind() == []

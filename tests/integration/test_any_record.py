@@ -1,7 +1,7 @@
-"""Whatever a record is, it becomes a row or a letter: see tests/fuzz/anything.py.
+"""Every record, whatever it holds, becomes a row or a letter: see tests/fuzz/anything.py.
 
-A few rounds of each format are part of `make test`. `make soak` has three minutes of other ones, or
-FUZZ_MINUTES of them, in a process of its own with a small heap and a deadline, through every layer and store.
+`make test` runs one round of each format. `make soak` runs others for three minutes, or FUZZ_MINUTES, in a
+separate process with a small heap and a deadline, through every layer and store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The audit names the key of everything that is wrong, and nothing else.
 
-A copy of the lake of every stream, which was filled over a real broker and exported to a real Redis, is
-damaged in as many ways as there are tests, each in a table that the others leave alone, and audited once.
-That nothing is found where nothing is wrong is seen in test_beside, too.
+The lake of all streams, filled through a real broker and exported to a real Redis, is copied. The copy is
+damaged in a different way for each test, each time in a table of its own, and audited once. test_beside, too,
+checks that an undamaged lake yields no findings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Examples = list[tuple[dict[str, Any], str]]
 
 
 def found(report: Report) -> dict[str, Examples]:
-    """What differs, by check and subject."""
+    """Return the differences, by check and subject."""
     return {
         f"{check.name} {check.subject}": [(example.key, example.what) for example in check.examples]
         for check in report.checks
@@ -50,7 +50,7 @@ def found(report: Report) -> dict[str, Examples]:
 
 @dataclass(frozen=True)
 class Damaged:
-    """A copy of the lake after all the damages, what the audit found, and the rows that they were done to."""
+    """A copy of the lake after all the damage, the audit's findings, and the damaged rows."""
 
     lake: Settings
     report: Report
@@ -76,7 +76,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
     file = newest_file(pipeline.path_of(lake, SOLD))
     file.unlink()
 
-    # Redis is shared with the lake that the copy is of, so it is put right again.
+    # Redis is shared with the original lake, so it is repaired afterwards.
     rows = [f"{row['user_id']}:{row['window_start'] // 1000}" for row in spent[-3:]]
     other, changed, deleted, invented = (
         f"lakehouse:user_transactions_5m:row:{row}" for row in [*rows, "nobody:0"]
@@ -89,7 +89,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
         client.delete(deleted)
         client.set(invented, kept[deleted])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lakehouse.operations.audit._PAUSE_S", 0.1)  # nothing is on its way here
+            patch.setattr("lakehouse.operations.audit._PAUSE_S", 0.1)  # nothing is in flight here
             report = audit(Lake(spark, lake.lake), load(lake), lake, utc_now())
     finally:
         client.mset(kept)
@@ -103,7 +103,7 @@ def sql_name(lake: Settings, table: str) -> str:
 
 
 def damage_gold(spark: SparkSession, lake: Settings, rows: list[Row]) -> None:
-    """One row is changed, one doubled, one deleted, and one invented."""
+    """Change one row, duplicate one, delete one and invent one."""
     changed, doubled, deleted = (
         f"user_id = '{row['user_id']}' AND unix_micros(window_start) = {row['window_start']}" for row in rows
     )
@@ -118,7 +118,7 @@ def damage_gold(spark: SparkSession, lake: Settings, rows: list[Row]) -> None:
 
 
 def damage_percentiles(spark: SparkSession, lake: Settings) -> list[Row]:
-    """One percentile of up to ten values, which is exact, and one of more, which is estimated."""
+    """Damage a percentile of up to ten values, which is exact, and one of more, which is estimated."""
     rows = sorted(pipeline.rows_of(lake, SUMMARIES), key=lambda row: row["count"])
     large, small = rows[-1], next(row for row in rows if row["count"] > 1 and row["min"] < row["p90"])
     assert small["count"] <= 10 < large["count"]
@@ -132,7 +132,7 @@ def damage_percentiles(spark: SparkSession, lake: Settings) -> list[Row]:
 
 
 def damage_way_to_silver(spark: SparkSession, lake: Settings) -> list[pipeline.Coordinates]:
-    """One record leaves silver, one has a letter too, and one is twice in bronze."""
+    """Delete one record from silver, give one a letter as well, and duplicate one in bronze."""
     rows = pipeline.rows_of(lake, SILVER_CALLS)
     lost, both, twice = sorted(map(pipeline.coordinates_of, rows))[:3]
 
@@ -150,9 +150,9 @@ def damage_way_to_silver(spark: SparkSession, lake: Settings) -> list[pipeline.C
 
 
 def send_again(lake: Settings, damaged: list[Row]) -> str:
-    """Send a message that has left once more, and one of nobody; return whose it was.
+    """Resend a message under its own key and under the key "nobody"; return its user.
 
-    It is of another user and window than the damaged rows.
+    Its user and window differ from those of the damaged rows.
     """
     topic = lake.topic("aggregated-transactions")
     messages = pipeline.read_topic(lake.kafka.bootstrap_servers, topic)
@@ -179,7 +179,7 @@ def iso(row: Row) -> str:
     return f"{datetime.fromtimestamp(row['window_start'] / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-# What was found.
+# The findings.
 
 
 def test_what_is_damaged_differs_and_nothing_else(damaged: Damaged) -> None:
@@ -204,7 +204,7 @@ def test_every_record_and_every_row_is_compared(damaged: Damaged) -> None:
     landed, books = ({name: rows[name, kind] for name in events} for kind in ("landed", "records"))
     assert landed == books == events
     assert min(rows[name, "files"] for name in events) >= 2
-    readable = events.keys() - {"sales"}  # whose gold has lost a file
+    readable = events.keys() - {"sales"}  # its gold has lost a file
     for kind in ("gold", "redis", "exported"):
         assert min(rows[name, kind] for name in readable) > 0, kind
 
@@ -255,7 +255,7 @@ def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(
     assert books == {
         lost[1:]: "neither in silver nor a dead letter",
         both[1:]: "both in silver and an open dead letter",
-    }  # what silver has not come to yet, like the row that is twice in bronze, is not asked for
+    }  # rows that silver has not reached, such as the duplicate in bronze, are not checked
     whats = [what for _, what in damaged.different[calls_subject(damaged)]]
     other_extent = {"missing", "without a row in silver"}  # of a call that has lost its first event
     assert all(", but should be " in what or what in other_extent for what in whats), whats

@@ -1,7 +1,7 @@
-"""What may run at any time: rebuild, audit, expectations, maintenance and replay beside layers that run on.
+"""What may run at any time: rebuild, audit, expectations, maintenance and replay beside running layers.
 
-The layers run in a thread while another sends; each of the others has its turn meanwhile. At the end gold is
-an oracle's, and an audit of the lake at rest finds nothing.
+The layers run in one thread while another sends records; meanwhile each operation takes its turn. At the end,
+gold matches the oracle, and an audit of the lake at rest finds nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
             sent.append(len(sent))
 
     def merged() -> int:
-        """How many micro-batches gold has done, by the commits of its log that say how far it has read."""
+        """Return how many micro-batches gold has done: the commits in its log that note what it has read."""
         log = pipeline.path_of(settings, GOLD) / "_delta_log"
         return sum(f"{GOLD} reads " in file.read_text() for file in log.glob("0*.json"))
 

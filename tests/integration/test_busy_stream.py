@@ -1,8 +1,8 @@
-"""Beside a busy stream: whatever repairs or maintains tables gets through, and every record is there once.
+"""Beside a busy stream, repairs and maintenance of tables get through, and every record is there once.
 
-Each tick of the stream lands three records, and silver judges them: one is clean, one is ahead of its time,
+Each tick of the stream lands three records, which silver judges: one is clean, one is dated in the future,
 and one is not JSON. So bronze, silver and the dead letters are appended to twice a second. In the short tests
-a tick comes between what each commit has read and the commit itself, and nothing is tried twice.
+a tick falls between each commit's reads and the commit itself, and nothing is retried.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from tests.support.streams import METRICS, METRICS_1M, PRODUCT_SALES, SALES, tol
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 PATIENT = tolerant(STREAM, 3600)
 YOUNGEST = 10
-"""The youngest of the days that have three records each lies so many days back: later ones may change."""
+"""How many days ago the newest day with three records is: the records of later days may change."""
 
 
 def three(at: datetime) -> list[Raw]:
-    """A clean record, one that is ahead of its time, and one that is not JSON, landed at a time."""
+    """Return a clean record, one dated in the future and one that is not JSON, to land at a given time."""
     return [event(at), event(at + 10 * MINUTE), Raw(b"not JSON", timestamp_ms=_ms(at))]
 
 
@@ -61,10 +61,9 @@ def _ms(at: datetime) -> int:
 
 
 class Busy:
-    """A stream whose every tick lands three records and takes them as far as silver, or gold.
+    """A stream that lands three records per tick and takes them as far as silver, or gold.
 
-    It has a session and steps of its own, as a process of its own would. `landed` is how many records there
-    are.
+    It has its own session and steps, as a separate process would. `landed` counts its records.
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, *, with_gold: bool = False) -> None:
@@ -76,7 +75,7 @@ class Busy:
         self.ticks = 0
 
     def land_days(self, oldest: int) -> None:
-        """Land what came on each day from so many days ago on, in one commit, and take it."""
+        """Land the records of each day from `oldest` days ago on, in one commit, and take them."""
         noon, rows = midnight() + timedelta(hours=12), list[tuple[Any, ...]]()
         for days in range(oldest, YOUNGEST - 1, -1):
             at = noon - days * DAY
@@ -94,7 +93,7 @@ class Busy:
         self.ticks += 1
 
     def take(self) -> None:
-        """Let the steps take what waits; as in a live run, one whose table is held is left out."""
+        """Have the steps take what is waiting; as in a live run, a step whose table is held is skipped."""
         take_next(self._silver, now=utc_now())
         if self._gold is not None and not self._gold.is_held():
             take_next(self._gold, now=utc_now())
@@ -117,7 +116,7 @@ def midnight() -> datetime:
 
 
 def books(settings: Settings, landed: int, first: int = 0) -> dict[int, str]:
-    """Compare each record from the first offset on with where it must be; return the letters' statuses."""
+    """Check that each record from offset `first` on is where it must be; return the letters' statuses."""
     records = range(first, landed)
     rows = pipeline.rows_of(settings, DEAD_LETTERS)
     statuses = {row["offset"]: row["status"] for row in rows}
@@ -134,7 +133,7 @@ def offsets(settings: Settings, table: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Statuses:
-    """Which status letters have in the end: of records ahead of their time, and of those not JSON."""
+    """The final statuses of letters: of records dated in the future, and of those that are not JSON."""
 
     ahead: str
     not_json: str
@@ -142,9 +141,9 @@ class Statuses:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is run beside the stream, and what letters are in the end, once it has been run at rest.
+    """An operation to run beside the stream, and the letters' statuses after a final run at rest.
 
-    `run` returns how many records it has dealt with.
+    `run` returns how many records it has handled.
     """
 
     name: str
@@ -178,7 +177,7 @@ by_name = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation:
 
 
 def at_rest(operation: Operation, lake: Lake, settings: Settings, landed: int) -> None:
-    """Run the operation once more, and compare every record with where it must be."""
+    """Run the operation again, and check that every record is where it must be."""
     operation.run(lake)
     assert operation.run(lake) == 0
     wanted = {1: operation.leaves.ahead, 2: operation.leaves.not_json}
@@ -187,7 +186,7 @@ def at_rest(operation: Operation, lake: Lake, settings: Settings, landed: int) -
 
 @contextmanager
 def overtaken(stream: Busy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a tick come before each commit that others make in the block; none of them is tried again."""
+    """Run a tick before each commit that another writer makes within the block; none of them is retried."""
     finish, is_ticking = tables.Commit.finish, False
 
     def finish_late(commit: tables.Commit, *given: Any, **named: Any) -> int:
@@ -220,7 +219,7 @@ def test_an_append_between_what_is_read_and_the_commit_is_no_conflict(
 
 
 def keep(lake: Lake, settings: Settings, days: int, *names: str) -> dict[str, int]:
-    """Take from tables what is older than so many days, and tidy them; return how many rows left each."""
+    """Remove rows older than `days` from tables, and tidy these; return how many rows each has lost."""
     keeping = settings.changed({"maintenance.keep_rows_s": dict.fromkeys(names, 86_400 * days)})
     todo = [task for task in tasks([STREAM], keeping) if task.cut is not None]
     done = [Keeper(lake, keeping).keep(task, utc_now()) for task in todo]
@@ -228,7 +227,7 @@ def keep(lake: Lake, settings: Settings, days: int, *names: str) -> dict[str, in
 
 
 def settled_days(spark: SparkSession, settings: Settings, oldest: int) -> Busy:
-    """A stream that has taken its days; all letters are discarded, each first seen when its record landed."""
+    """Return a stream that has taken its days, with all letters discarded and first seen when sent."""
     stream = Busy(spark, settings, with_gold=True)
     stream.land_days(oldest)
     stream.tick()
@@ -346,18 +345,18 @@ def test_state_is_cleared_while_micro_batches_wait(
     (first,), (again,) = (clear_state(lake, [STREAM]) for _ in range(2))
 
     assert (first.rows, again.rows) == (2, 0)
-    assert held == [True]  # and where nothing is to be cleared, nobody waits
+    assert held == [True]  # with nothing to clear, nobody waits
 
 
-# So many ticks, two a second on a quiet machine: on a busy one they take longer, and are as many appends.
+# Two ticks a second on a quiet machine; on a busy one they take longer, but make as many appends.
 
 TICKS = 40
 DAYS = 80
-"""The oldest day with records: enough for a round to take one of them each time."""
+"""How many days ago the oldest records are: enough for each round to remove one day."""
 
 
 def for_a_while(stream: Busy, work: Callable[[], object]) -> None:
-    """Work again and again beside the ticking stream."""
+    """Repeat the work beside the ticking stream."""
     began, last, rounds = time.monotonic(), stream.ticks + TICKS, 0
     with beside(stream.run):
         while stream.ticks < last:
@@ -385,7 +384,7 @@ def test_a_while_of_repairs_beside_a_busy_stream(
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_while_of_retention_and_upkeep_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
-    """Each round takes another day's records from all three tables."""
+    """Each round removes another day's records from all three tables."""
     stream, days = settled_days(lake.spark, lake_settings, DAYS), iter(range(DAYS - 1, YOUNGEST - 2, -1))
 
     def take_a_day() -> None:
@@ -402,7 +401,7 @@ def test_a_while_of_retention_and_upkeep_beside_a_busy_stream(lake: Lake, lake_s
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_while_of_statements_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
-    """Silver is updated and merged into, letters are updated, and records leave bronze, the oldest first."""
+    """Silver is updated and merged into, letters are updated, and bronze loses its oldest records."""
     stream, rounds = Busy(lake.spark, lake_settings), 0
     stream.tick()
     names = (BRONZE, SILVER, DEAD_LETTERS)
@@ -437,7 +436,7 @@ def test_a_while_of_statements_beside_a_busy_stream(lake: Lake, lake_settings: S
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_while_of_work_on_gold_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
-    """Each round damages a row by a statement, has it rebuilt and cleared, and takes another day's rows."""
+    """Each round damages a row by a statement, rebuilds and clears it, and removes another day's rows."""
     stream = settled_days(lake.spark, lake_settings, DAYS)
     days, young = iter(range(DAYS - 1, YOUNGEST - 1, -1)), midnight() + timedelta(hours=12) - YOUNGEST * DAY
     damage = (

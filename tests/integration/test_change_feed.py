@@ -1,4 +1,4 @@
-"""Silver of a feed with nested fields, whole numbers and booleans: written, judged again, and expected."""
+"""Silver of a feed with nested fields, integers and booleans: written, judged again, and expected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_silver_of_a_feed_is_written_and_judged_again(spark: SparkSession, lake_
     ] == [*CLEAN.values()]
     assert len(pipeline.rows_of(lake_settings, DEAD_LETTERS)) == len(REFUSED)
 
-    # Judged again under a bound that was set since, what lies before it goes, and nothing else changes.
+    # Judging again under a newly set bound removes the rows before it and changes nothing else.
     later = replace(SOURCE, earliest_event_time=pipeline.utc("2025-12-31T23:59:58.1"))
     done = rebuild_silver(
         Lake(spark, lake_settings.lake), replace(stream, sources=(later,)), Landed(), LANDED

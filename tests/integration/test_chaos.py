@@ -1,4 +1,4 @@
-"""The pipeline as processes under load, while they and what they stand on are killed: the books balance.
+"""The pipeline's processes and the services beneath them are killed under load: the books balance.
 
 A short run of tests/chaos, part of `make soak`; `make chaos` is the long one.
 """
@@ -14,7 +14,7 @@ from tests.chaos.faults import FAULTS, MIXED, Outage
 from tests.chaos.run import Outcome, Plan, Way, run_chaos
 from tests.chaos.supervisor import ALL
 
-# Those that meet each other's recovery: nothing waits for a layer to be back but for the points.
+# Faults that hit each other's recovery: only those at a chosen point wait for a layer to be back.
 DECK = (
     "kill silver between dead letters and clean rows",
     "kill gold right after a commit",
@@ -45,7 +45,7 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest) -> Run:
-    """A process for each layer, these by turns with one for all layers, and mixed records in one."""
+    """Return a run: a process per layer, these alternating with one for all, or mixed records in one."""
     return RUNS[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Commands that change or look at a lake, each as `lakehouse` runs it, over a small lake of metrics."""
+"""Commands that change or inspect a lake, as `lakehouse` runs them, on a small lake of metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATENESS = {"LAKEHOUSE_STREAM_DEFAULTS_ALLOWED_LATENESS": "30m"}
 Command = Callable[..., Ended]
 
 
-# It clears the screen, turns text round, is markup, and begins a line that looks like one of a log.
+# It clears the screen, reverses text, contains markup, and begins a line that looks like a log entry.
 HOSTILE = "s\x1b[2J\x1b[1;1H\x9b2J\u202e\u2066[red]x[/]\n2026-11-26 00:00:00 INFO clean\r\x7f"
 SHOWN = r"s\x1b[2J\x1b[1;1H\x9b2J\u{202e}\u{2066}[red]x[/]\n2026-11-26 00:00:00 INFO clean\r\x7f"
 
@@ -59,7 +59,7 @@ RECORDS = (
     event(NOON - 3 * HOUR, 1.0),
     event(NOON - 3 * HOUR, 2.0),
     event(NOON - HOUR, 4.0),
-    event(NOON, 8.0),  # an hour ahead of its landing
+    event(NOON, 8.0),  # dated an hour after its landing
     Raw(b"\x1b[2J", b"k", ((HOSTILE, HOSTILE.encode()),)),
 )
 WINDOWS = {NOON - 3 * HOUR: (2, 3.0), NOON - HOUR: (1, 4.0)}
@@ -77,14 +77,14 @@ def base(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place
 
 @pytest.fixture
 def settings(base: Place, tmp_path: Path) -> Settings:
-    """The settings of a copy of the lake."""
+    """Return the settings of a copy of the lake."""
     shutil.copytree(base.home, tmp_path / "home")
     return Place(tmp_path / "home", NOWHERE, NOWHERE.redis, "x").settings()
 
 
 @pytest.fixture
 def lakehouse(nameless: SparkSession, settings: Settings) -> Command:
-    """Run a command on that copy, as lateness was when it was made; keywords are further variables."""
+    """Run a command on that copy with the lateness it was made with; keywords are further variables."""
     here = Place(settings.home, NOWHERE, NOWHERE.redis, "x")
 
     def run(*arguments: str, **variables: str) -> Ended:
@@ -230,7 +230,7 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     assert done.stdout.splitlines()[:2] == ["bronze.metrics_events is validated again: 0.0 MB in files", told]
     follow = "then gold.metrics_1m, gold.metrics_summary_10m would be rebuilt"
     assert tried.stdout.splitlines()[1:] == [f"dry run, no row was written: {told}; {follow}"]
-    # A row that only came is an append, which gold's own stream reads, once.
+    # A row that was only inserted is an append, which gold's own stream reads once.
     lateness = settings.changed({"stream_defaults.allowed_lateness_s": 1800})
     pipeline.run_layers(spark, lateness, "gold", stream=under(lateness, METRICS))
     assert windows(settings) == WINDOWS | {NOON: (1, 8.0)}
@@ -262,7 +262,7 @@ def test_without_a_gate_the_exit_code_of_status_is_0(lakehouse: Command) -> None
 
 
 def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse: Command) -> None:
-    """`run_command` refuses any output with an unprintable character; here it is seen that there was one."""
+    """`run_command` refuses any output with an unprintable character; here the data is shown to hold some."""
     gate = {"stream": "metrics", "changed_at": NOON, "is_open": False, "reasons": [HOSTILE]}
     direct.append(settings.lake, replace(results.GATES, stats=()), [gate])
     with noting(EventLog(HOSTILE, partial(append, settings.lake), print)):
@@ -297,7 +297,7 @@ def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse
 
 
 def _texts(value: object) -> list[str]:
-    """Every text in a value of JSON."""
+    """Return every text in a JSON value."""
     if isinstance(value, dict):
         return [text for pair in value.items() for one in pair for text in _texts(one)]
     if isinstance(value, list):
@@ -338,7 +338,7 @@ def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
 
 
 def expire(settings: Settings, before: int) -> None:
-    """Let the broker delete what is before an offset of the topic's first partition."""
+    """Have the broker delete the records before an offset of the topic's first partition."""
     admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
         admin.delete_records({TopicPartition(settings.topic("metrics-events"), 0): before})

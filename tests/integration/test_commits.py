@@ -1,4 +1,4 @@
-"""Commits of our own: what they find, write, leave alone and conflict with, on tables of many files too."""
+"""Our own commits: what they find, write, leave alone and conflict with, even on tables of many files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put(
     near: str | None = None,
     moves: Sequence[Move] = (),
 ) -> int:
-    """Upsert rows; those without a value leave."""
+    """Upsert rows; those without a value are deleted."""
     frame = spark.createDataFrame([(k, v, not v) for k, v in rows], f"{SCHEMA}, {DELETED} boolean")
     commit = tables.begin(spark, table)
     candidates = commit.candidates(None if near is None else F.expr(near))
@@ -49,19 +49,19 @@ def moved(before: int | None, after: int, application: str = "query") -> list[Mo
 
 
 def fill(spark: SparkSession, table: str, files: int, *, twice: str = "false") -> None:
-    """Append the keys 0 to 39 in files of their own, those that a condition selects once more."""
+    """Append the keys 0 to 39 in new files, repeating those that `twice` selects."""
     rows = spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v"))
     rows.unionByName(rows.where(twice)).write.format("delta").mode("append").save(table)
 
 
 def files_by_rows(spark: SparkSession, table: str) -> list[int]:
-    """How many rows each file of the table has."""
+    """Return how many rows each file of the table has, in ascending order."""
     rows = spark.read.format("delta").load(table).groupBy(F.col("_metadata.file_name")).count()
     return sorted(row["count"] for row in rows.collect())
 
 
 def bounds_of_files(spark: SparkSession, table: str) -> list[tuple[int, int]]:
-    """The least and the greatest key of each file of the table."""
+    """Return the least and the greatest key of each file of the table."""
     rows = spark.read.format("delta").load(table).groupBy(F.col("_metadata.file_name"))
     bounds = rows.agg(F.min("k").alias("least"), F.max("k").alias("greatest")).collect()
     return sorted((row.least, row.greatest) for row in bounds)
@@ -72,7 +72,7 @@ def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
 
 
 def feed_of(spark: SparkSession, table: str, version: int) -> list[tuple[str, int, str]]:
-    """A version's change feed, as Spark's own reader has it."""
+    """Return a version's change feed as Spark's own reader reads it."""
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", version).option("endingVersion", version).load(table)
     return sorted((row["_change_type"], row.k, row.v) for row in changes.collect())
@@ -100,7 +100,7 @@ def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
 def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
     spark: SparkSession, table: str, files: int
 ) -> None:
-    """One of the table's rows is there twice, and one of the others is given twice."""
+    """One row is in the table twice, and another is given twice."""
     fill(spark, table, files, twice="k = 3")
     given = spark.sql(
         "SELECT * FROM VALUES (3L, 'a'), (5L, 'b'), (5L, 'b'), (7L, 'c'), (99L, 'd') AS r(k, w)"
@@ -183,7 +183,7 @@ def test_what_a_commit_notes_comes_with_its_rows_or_alone_and_begins_with_what_i
 def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_is_refused(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:
-    """The second has looked for what is noted before the first has committed it."""
+    """The second reads the notes before the first commits its own."""
     rows, finish, commits = spark.createDataFrame([(1, "a")], SCHEMA), tables.Commit.finish, 0
 
     def finish_late(commit: tables.Commit, moves: Sequence[Move], why: Why | None = None) -> int:
@@ -224,7 +224,7 @@ def test_a_condition_with_whole_numbers_leaves_the_files_that_may_have_them(
 def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    """The second has looked for rows with the key before the first has committed one."""
+    """The second looks for rows with the key before the first commits one."""
     fill(spark, table, files)
     finish, commits = tables.Commit.finish, 0
 
@@ -279,7 +279,7 @@ def test_a_table_without_statistics_is_written_and_counted_all_the_same(
 
 
 def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSession, table: str) -> None:
-    """Then the next change of the same rows rewrites only these."""
+    """The next change to the changed rows then rewrites only their file."""
     many = 4_100
     old = {number: hashlib.sha256(str(number).encode()).hexdigest() for number in range(many)}
     fields = F.col("id").alias("k"), F.sha2(F.col("id").cast("string"), 256).alias("v")
@@ -304,7 +304,7 @@ def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSes
 def test_rows_that_stay_keep_apart_as_in_the_files_they_lay_in(
     spark: SparkSession, table: str, many: int
 ) -> None:
-    """Otherwise the files of one merge would hold rows of all times, and every later one would read them."""
+    """Otherwise the files of one merge would mix rows of all times, and every later merge would read them."""
     keys = F.col("id").alias("k")
     for first, count in ((0, many), (many, many), (2 * many, 3)):
         ids = spark.range(first, first + count, 1, 1)
@@ -333,7 +333,7 @@ def test_files_are_found_by_their_bounds_without_a_job_whatever_has_been_committ
         assert counts.jobs <= (1 if number == 0 else 0)
     for statement in ("OPTIMIZE {}", "ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')"):
         spark.sql(statement.format(f"delta.`{table}`"))
-        monkeypatch.setattr(data_files, "_known", {})  # as another process, which has read no commit
+        monkeypatch.setattr(data_files, "_known", {})  # as in another process, which has read no commit
         assert tables.begin(spark, table).candidates(Near(((conditions[0],),))).rows == 43
 
 

@@ -1,7 +1,7 @@
-"""A payment of a year ago is corrected, sent twice and deleted, from Kafka to Kafka and Redis.
+"""A year-old payment is corrected, sent twice and deleted, from Kafka to Kafka and Redis.
 
-The built-in stream of transactions is given ids by settings alone. What was late by far a moment ago is
-no late record once it corrects one that silver has.
+Settings alone give the built-in stream of transactions its ids. A record that would be far too late is not
+late if it corrects one that silver has.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def letters(settings: Settings) -> dict[int, tuple[str, list[str]]]:
 
 
 def run_and_look(spark: SparkSession, settings: Settings, stream: Stream) -> dict[str, Any]:
-    """Run every layer; gold, Kafka and Redis must say the same."""
+    """Run every layer; check that gold, Kafka and Redis agree, and return their rows."""
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold", "export", stream=stream)
     rows = {
         f"{row['user_id']}:{row['window_start'] // 1000}": (float(row["total_amount"]), row["count"])
@@ -109,7 +109,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
     def send(*records: Raw) -> None:
         pipeline.send(settings, records, source)
 
-    # 0 to 3: from the last one on, what is a year old is late
+    # 0 to 3: from the last one on, year-old records are late
     send(paid("a", 1, "ann", 10, old), paid("b", 1, "ann", 5, old), paid("c", 1, "bob", 7, old))
     send(paid("d", 1, "ann", 1, today))
     assert run_and_look(spark, settings, stream) == {
@@ -121,7 +121,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
         f"ALTER TABLE delta.`{pipeline.path_of(settings, 'silver.transactions')}` ADD COLUMN note STRING"
     )
 
-    # 4 to 8: too late; corrected; the same again; an older version; another amount under the same version
+    # 4 to 8: too late; a correction; the same again; an older version; the same version, another amount
     send(paid("e", 1, "ann", 100, old), paid("a", 2, "ann", 12, old), paid("a", 2, "ann", 12, old))
     send(paid("b", 0, "ann", 4, old), paid("b", 1, "ann", 6, old))
     assert run_and_look(spark, settings, stream) == {
@@ -137,7 +137,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
         8: ("open", ["conflicting_id"]),
     }
 
-    # 9, 10: one moves to another user and to today; the other's window is empty then, and its row is gone
+    # 9, 10: c moves to another user and to today, so its old window loses its row; b is deleted
     send(paid("c", 2, "eve", 7, today), deletion("b"))
     assert run_and_look(spark, settings, stream) == {
         f"ann:{old}": (12, 1),
@@ -146,7 +146,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
     }
     assert f"bob:{old}" in messages(settings)
 
-    # 11 to 13: what is deleted comes back with a greater version alone; one more is too late
+    # 11 to 13: a deleted payment comes back only with a greater version; another is too late
     send(paid("b", 1, "ann", 5, today), paid("b", 2, "ann", 6, today), paid("f", 1, "bob", 3, old))
     assert run_and_look(spark, settings, stream)[f"ann:{today}"] == (7, 2)
     assert letters(settings)[11] == ("superseded", ["superseded"])
@@ -154,7 +154,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
     replayed = replay(Lake(spark, settings.lake), [stream], Selection(offset=4), utc_now(), allow_late=True)
     assert replayed.passed == 1
 
-    # 14: a record that was late is sent again with a time that is not
+    # 14: the late record is sent again with a time that is not late
     assert letters(settings)[13] == ("open", ["late"])
     send(paid("f", 1, "bob", 3, today))
     rows = run_and_look(spark, settings, stream)

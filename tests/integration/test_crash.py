@@ -1,8 +1,8 @@
-"""What a crash leaves behind is repaired by the next run.
+"""The next run repairs what a crash leaves behind.
 
-A micro-batch is one commit or two: dead letters, then clean rows; a side table, then the main one. The last
-one ends it. A crash may come before, between and after them. Most tests here run the steps themselves, each
-time a new one, as after a new start; one process is killed for real.
+A micro-batch is one commit or two: dead letters, then clean rows; or a side table, then the main table. The
+last commit completes it. A crash may come before, between or after them. Most tests here run the steps
+themselves, creating them anew each time, as a restart does; one test kills real processes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def event(at: datetime, service: str = "s", value: float = 1.0) -> Raw:
 
 REFUSED = Raw(b"not JSON")
 
-# The watermark lies seven days behind the newest event before the cut. So every cut after the first moves it
-# to where some of its own records lie before it: judged again under it, they would be late. The first has no
-# dead letter, and so notes nothing with them.
+# The watermark is seven days behind the newest event before the cut, so every cut after the first moves it
+# past some of its own records: judged again under the new watermark, they would be late. The first cut has no
+# dead letters, and so notes nothing with them.
 CUTS = (
     (event(START), event(START - 9 * DAY, "no watermark yet")),
     *(
@@ -85,13 +85,13 @@ CUTS = (
 
 
 def offsets_of(cut: int) -> tuple[int, int]:
-    """The first offset of a cut and the one after its last."""
+    """Return the first offset of a cut and the one after its last."""
     first = sum(map(len, CUTS[:cut]))
     return first, first + len(CUTS[cut])
 
 
 def judged(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> dict[pipeline.Coordinates, Judged]:
-    """The oracle's verdicts on bronze, each cut being a micro-batch."""
+    """Return the oracle's verdicts on bronze, with each cut as a micro-batch."""
     rows = sorted(pipeline.rows_of(settings, BRONZE), key=pipeline.coordinates_of)
     ends = list(accumulate(map(len, cuts)))
     assert ends[-1] == len(rows)
@@ -100,7 +100,7 @@ def judged(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> dict[pipeline.C
 
 
 def silver_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
-    """In what silver and its dead letters are not what an undisturbed run of the cuts makes of bronze."""
+    """Return how silver and its dead letters differ from those of an undisturbed run of the cuts."""
     expected = judged(settings, cuts)
     silver, dead = (pipeline.rows_of(settings, table) for table in (SILVER, DEAD_LETTERS))
     seen = Counter(pipeline.coordinates_of(row) for row in [*silver, *dead])
@@ -113,7 +113,7 @@ def silver_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> lis
 
 
 def gold_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
-    """In what gold is not what an undisturbed run of the cuts makes of bronze."""
+    """Return how gold differs from that of an undisturbed run of the cuts."""
     clean = verdicts.accepted(judged(settings, cuts), Metric)
     return verdicts.window_differences(pipeline.rows_of(settings, GOLD), clean, settings)
 
@@ -122,7 +122,7 @@ def gold_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[
 
 
 def crash(step: Step, name: str, number: int, *, after: bool) -> None:
-    """Let a step plan, and fail at its write of this name and number, before it has been done or after."""
+    """Have a step plan a micro-batch, and fail before or after its write of this name and number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, name, crash_at(getattr(tables, name), number, after=after))
         with pytest.raises(CrashError):
@@ -130,7 +130,7 @@ def crash(step: Step, name: str, number: int, *, after: bool) -> None:
 
 
 def take_all(make: Callable[[], Step]) -> list[int]:
-    """Let new steps take what waits, and return how many rows each has read."""
+    """Have new steps take what is waiting, and return how many rows each has read."""
     found = []
     while (done := take_next(make(), now=LANDED)) is not None:
         found.append(done.rows)
@@ -141,7 +141,7 @@ def take_all(make: Callable[[], Step]) -> list[int]:
 def crashed(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
-    """A lake whose silver has taken each cut in a micro-batch; the first whole, the others with a crash."""
+    """Return a lake whose silver has taken each cut in a micro-batch, with a crash in all but the first."""
     lake = {"lake": str(tmp_path_factory.mktemp("crash"))}
     settings = session_settings.changed(ONE_CUT_A_BATCH | lake)
     pipeline.land(spark, settings, CUTS[:1], landed_at=LANDED)
@@ -150,7 +150,7 @@ def crashed(
         pipeline.land(spark, settings, CUTS[cut : cut + 1], landed_at=LANDED, first_offset=offsets_of(cut)[0])
         crash(silver_of(spark, settings), "append", number, after=after)
         again.append(take_all(partial(silver_of, spark, settings)))
-    # Nothing was written, so all are judged; two had letters, and are judged again; everything was done.
+    # No crash; nothing written, so all are judged; only letters written, so all again; all written, so none.
     assert again == [[2], [4], [4], []]
     return settings
 
@@ -158,7 +158,7 @@ def crashed(
 def test_silver_gives_the_verdicts_of_an_undisturbed_run_wherever_it_has_crashed(
     spark: SparkSession, crashed: Settings
 ) -> None:
-    """Before its writes, between them and after them; and what is done is not taken again."""
+    """It has crashed before, between and after its writes; what is done is not taken again."""
     assert silver_differences(crashed, CUTS) == []
     versions = pipeline.versions(crashed)
     assert (versions[SILVER], versions[DEAD_LETTERS]) == (4, 3)
@@ -221,7 +221,7 @@ def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verd
     *,
     after: bool,
 ) -> None:
-    """Each cut has the watermark of its landing, whichever micro-batch it is in."""
+    """Each cut is judged by the watermark of its landing, whichever micro-batch it is in."""
     pipeline.land(spark, lake_settings, CUTS[:2], landed_at=LANDED)
     crash(silver_of(spark, lake_settings), "append", number, after=after)
     pipeline.land(spark, lake_settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
@@ -261,7 +261,7 @@ def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
 def test_a_crash_around_a_side_table_loses_and_doubles_nothing(
     spark: SparkSession, lake_settings: Settings, number: int, read: list[int], *, after: bool
 ) -> None:
-    """Two products cross the threshold of 2000, and go on; the third record of one crosses it again."""
+    """Two products cross the threshold of 2000; one of them then falls below it and crosses it again."""
     make_gold = partial(gold_of, spark, lake_settings, SALES)
     accept_sales(spark, lake_settings, sold("pen", 1500, 0), sold("ink", 2500, 1), sold("pen", 1000, 2))
     crash(make_gold(), "upsert", number, after=after)
@@ -281,7 +281,7 @@ def test_a_crash_around_a_side_table_loses_and_doubles_nothing(
 def test_a_crash_around_a_side_table_while_rows_are_made_anew_loses_and_doubles_nothing(
     spark: SparkSession, lake_settings: Settings, number: int, *, after: bool
 ) -> None:
-    """The pen's first record comes last, so its crossing is another one, and goes from the side table."""
+    """The pen's first record arrives last, so its crossing moves, and the old one leaves the side table."""
     make_gold = partial(gold_of, spark, lake_settings, SALES)
     accept_sales(spark, lake_settings, sold("pen", 1500, 1), sold("pen", 500, 2), sold("ink", 1999, 3))
     assert take_all(make_gold) == [3]
@@ -311,7 +311,7 @@ def notified(settings: Settings) -> list[tuple[str, int]]:
 
 
 def sales_differences(settings: Settings) -> list[str]:
-    """In what totals and notifications are not what the oracles make of bronze."""
+    """Return how totals and notifications differ from what the oracles make of bronze."""
     bronze = pipeline.rows_of(settings, "bronze.sales_events")
     judged = verdicts.judge_batches([bronze], settings, SALES.sources[0])
     sales = verdicts.accepted(judged, Sale)
@@ -369,7 +369,7 @@ def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
 
 
 def writing_batch(number: int, table: str) -> Callable[[Settings], bool]:
-    """The table has had this many micro-batches or more, and there is a file that no commit names."""
+    """Return a check: the table has had this many micro-batches or more, and has a file no commit names."""
 
     def is_writing(settings: Settings) -> bool:
         path = pipeline.path_of(settings, table)
@@ -400,7 +400,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
     layer: LayerName,
     moments: list[Callable[[Settings], bool]],
 ) -> None:
-    """Wherever the process is once a moment is reached, a file is all that the test goes by."""
+    """The test goes by files alone, wherever the process itself is when a moment is reached."""
     settings = lake_settings.changed(ONE_CUT_A_BATCH)
     cuts = busy_cuts(7, len(moments) + 3)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
@@ -454,7 +454,7 @@ def test_a_step_that_fails_is_named_and_made_again_while_the_others_go_on(
 
 
 class SeenStop(Stop):
-    """A stop that tells when the run has noticed it."""
+    """A stop that records when the run has noticed it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -467,7 +467,7 @@ class SeenStop(Stop):
         return is_requested
 
     def request_and_await(self) -> None:
-        """Ask, and return when the run is on its way out: whoever calls is still in a micro-batch."""
+        """Request the stop, and return once the run has noticed it: the caller is still in a micro-batch."""
         self.request()
         assert self._noticed.wait(300)
 
@@ -476,7 +476,7 @@ class SeenStop(Stop):
 def test_a_stop_lets_every_query_note_what_it_has_written(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    """It comes in a micro-batch of gold while bronze has more to do, and then in one of bronze, all alone."""
+    """It comes in a micro-batch of gold while bronze has more to do, then in one of bronze running alone."""
     settings = make_settings()
     written: dict[str, list[int | None]] = {BRONZE: [], SILVER: [], GOLD: []}
 

@@ -1,4 +1,4 @@
-"""Deletions in the forms of real producers, through a real step of silver: one row goes, the other stays."""
+"""Deletions as real producers send them, through a real step of silver: one of two rows is deleted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def event(op: str, lsn: int, before: Any, after: Any) -> Raw:
 def outcomes(
     spark: SparkSession, settings: Settings, stream: Stream, commits: Sequence[Sequence[Raw]]
 ) -> tuple[list[int], dict[int, tuple[str, str | None]]]:
-    """Return the offsets of silver's rows, and of each letter its status and its id."""
+    """Return the offsets of silver's rows, and the status and id of each letter by offset."""
     offset = 0
     for number, commit in enumerate(commits):
         pipeline.land(

@@ -1,4 +1,4 @@
-"""`lakehouse demo --serve`, as somebody who wants to look at it runs it."""
+"""`lakehouse demo --serve`, run as someone trying it out would run it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEMO_TIMEOUT_S = 1800.0
 
 
 def of_home(home: Path) -> list[str]:
-    """The processes that have to do with a home, by their command lines or variables."""
+    """Return the processes whose command lines or environments mention a home."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""README and docs: blocks that are marked as runnable run, and tables are those of the code."""
+"""README and docs: blocks marked as runnable run, and tables match the code."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ echo 'openjdk version "11.0.22" 2024-01-16' >&2
 
 
 def found(settings: Settings) -> dict[str, Finding]:
-    """What is not well, by the check."""
+    """Return the findings that are not ok, by check."""
     findings = list(examine(lambda: (settings, BY_DEFAULT)))
     assert len(findings) > 10
     return {one.check: one for one in findings if one.state != "ok"}

@@ -1,8 +1,8 @@
 """The drill: a lake is copied under load and destroyed, and the copy carries on with the same services.
 
-Once in this process, with two streams; once all streams as processes, of which the first is killed, with
-poison among the events. What readers of the topics and of Redis see meanwhile is watched: nothing goes back.
-At the end, everything is what the audit, and the oracles, make of the topics.
+It runs once in this process with two streams, and once with all streams as processes, the first of which is
+killed, and with poison among the events. Readers watch the topics and Redis meanwhile: nothing goes back. At
+the end, everything is as the audit and the oracles compute it from the topics.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from tests.support.processes import LAKEHOUSE, Process, finish, place, running
 from tests.support.settings import MakeSettings
 
 CHANGES = {"calls": {"gap": "3s", "grace": "60s"}, "sales": {"threshold": 100}}
-"""A call is closed long after both sides of it have landed, even on a busy machine: the lost lake has sent no
+"""A call is closed long after both its sides have landed, even on a busy machine, so the lost lake sends no
 call that its copy would not make."""
 DATABASE = 14  # of Redis; no other test uses it
-EXPORTS = 8  # micro-batches, between two things that happen
+EXPORTS = 8  # micro-batches between two events of the drill
 COUNTED = {"metrics_1m": "metrics-aggregated-1m", "user_transactions_5m": "aggregated-transactions"}
 WAIT_S = 600.0
 LOOK_S = 0.1
 
 
 class Watch:
-    """A reader of Redis that keeps looking, and notes what goes back or is gone."""
+    """A reader that polls Redis, and notes what goes back or disappears."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -67,7 +67,7 @@ class Watch:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look again and again during the block."""
+        """Keep looking during the block."""
         over = threading.Event()
         thread = threading.Thread(target=self._look_on, args=(over,))
         thread.start()
@@ -102,7 +102,7 @@ class Watch:
 
 
 def went_back(settings: Settings, topic: str) -> list[str]:
-    """What of the rows in a topic went back, for a read-committed consumer that reads it in order."""
+    """Return the rows of a topic that go back, as a read-committed consumer sees them in order."""
     counts: dict[tuple[bytes, int], int] = {}
     found = []
     for one in read_topic(settings.kafka.bootstrap_servers, settings.topic(topic)):
@@ -115,7 +115,7 @@ def went_back(settings: Settings, topic: str) -> list[str]:
 
 
 def await_exports(process: Process) -> None:
-    """Wait for so many more micro-batches of exports."""
+    """Wait for EXPORTS more micro-batches of exports."""
     until = process.output.count("\nexport.") + EXPORTS
     process.await_(lambda: process.output.count("\nexport.") >= until, WAIT_S)
 
@@ -216,7 +216,7 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
                 assert second.wait() == 0, second.everything()
 
         books, found = differences(moved, left=left)
-        # The original's states between two of the copy's are in the topics, too: this reader takes the last.
+        # The topics also hold states of the original between two of the copy's: this reader takes the last.
         assert [one for one in found if not one.endswith("too many") and " more" not in one] == []
         told, rows = left["sales_notifications"], rows_of(moved, "gold.sales_notifications")
         assert {(one["product"], one["value"]) for one in told} <= {

@@ -1,4 +1,4 @@
-"""A table that emits final rows sends a window once it is final; changing that loses and doubles no row."""
+"""A table that emits final rows sends a window once it is final; changing that loses or doubles no row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_only_final_windows_leave_while_the_table_emits_these(
     topic = base.topic(METRICS_1M.export.topic or "")
 
     def leaves(emit: str, *times: str) -> list[tuple[int, int, bool]]:
-        """The window's minute, its count and isFinal of each new message, in order; an audit agrees."""
+        """Return each new message's minute, count and isFinal, in order; check that the audit agrees."""
         nonlocal sent
         settings = make_settings({"streams": {"metrics": {"gold": {METRICS_1M.name: {"emit": emit}}}}})
         stream = under(settings, STREAM)

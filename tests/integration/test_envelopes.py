@@ -1,4 +1,4 @@
-"""Records whose envelope is hostile: timestamps that are no times, and a record that nothing can read."""
+"""Records with hostile envelopes: timestamps that are not valid times, and an unreadable record."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from tests.support.settings import MakeSettings
 ANY_TIME = dict.fromkeys(
     ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(2**63 - 1)
 )
-"""Properties of a topic that takes any timestamp."""
+"""Properties of a topic that accepts any timestamp."""
 
 NO_TIMES_MS = (
     *(-(2**61), -(10**17), -62_200_000_000_000, -14_830_974_000_123, -2_208_988_800_001, -1),
     *(1_795_651_200_000_000, 1_795_651_200_000_000_000, 2**61),
 )
-"""Kafka timestamps that are no times: extremes, before year 1, 1582 and 1900, none, micro-, nanoseconds."""
+"""Invalid Kafka timestamps: extremes; before the years 1, 1582 and 1900; none; micro- and nanoseconds."""
 
 NOW_MS = int(time.time() * 1000)
 UNDATED = b'{"serviceId":"a","metricName":"m","value":1}'
@@ -62,7 +62,7 @@ def topic_of(settings: Settings) -> str:
 
 
 def landing(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
-    """What the audit finds between Kafka and bronze: differences, and notes."""
+    """Return what the audit finds between Kafka and bronze: differences and notes."""
     lake = Lake(spark, settings.lake)
     (check,) = check_landing(lake, STREAM, SOURCE, topic_of(settings), settings.kafka.access)
     return check.differences, check.notes
@@ -165,7 +165,7 @@ def test_topics_that_we_create_take_no_timestamp_that_is_no_time(
     create_topics(services.access, {ours: 1})
     create_topics(services.access, {any_time: 1}, ANY_TIME)
     create_topics(services.access, {by_broker: 1}, ANY_TIME | {"message.timestamp.type": "LogAppendTime"})
-    with monkeypatch.context() as patch:  # a property that no broker knows, as brokers before 3.6 those
+    with monkeypatch.context() as patch:  # unknown to any broker, as the real ones are before 3.6
         patch.setattr(topics, "_DATED", {"message.timestamp.never.max.ms": "1"})
         assert create_topics(services.access, {older: 1, ours: 1}) == [older]
 
@@ -190,7 +190,7 @@ def test_records_without_a_time_are_rebuilt_by_when_they_landed(spark: SparkSess
 
 
 def test_times_beyond_pythons_calendar_are_shown(spark: SparkSession, make_settings: MakeSettings) -> None:
-    """Rows of earlier versions and of other writers have them."""
+    """Rows from earlier versions and other writers contain such times."""
     lake = Lake(spark, make_settings().lake)
     path = lake.ensure(DEAD_LETTERS)
     spark.sql(

@@ -1,4 +1,4 @@
-"""What holds for every stream and every layer of it: a rerun changes nothing, a crash costs nothing."""
+"""In every layer of every stream, a rerun changes nothing and a crash costs nothing."""
 
 from __future__ import annotations
 

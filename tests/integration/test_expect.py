@@ -1,8 +1,8 @@
-"""Suites over what the pipeline makes: they hold, and the right expectation catches a damaged row.
+"""Suites hold on what the pipeline makes, and the right expectation catches a damaged row.
 
-Each expectation by itself is tested in tests/expectations; here four go the whole way: keys, a condition on
-other rows, the change feed, and a condition on a row. Damaged is a copy of the lake. The pages are looked at
-in a real, headless Chromium by make soak.
+tests/expectations tests each expectation by itself; here four run end to end: keys, a condition on other
+rows, the change feed, and a condition on a row. Only copies of the lake are damaged. `make soak` opens the
+pages in a real, headless Chromium.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
         "every window has a transaction",
     ),
 }
-"""By table: its key, what is done to one row (null: it is there twice), and the expectation that says so."""
+"""By table: its key, the damage to one row (None: it is duplicated), and the expectation that reports it."""
 
 UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few of a topic's records are open letters"}}
-"""By table: what warns in the lake, where 15 % of the records are malformed."""
+"""By table: the expectations that warn in the lake, where 15 % of the records are malformed."""
 
 Invoke = Callable[..., Result]
 
@@ -78,7 +78,7 @@ def context() -> AbstractDataContext:
 
 @pytest.fixture
 def lake(filled_lake: Settings, tmp_path: Path) -> Settings:
-    """A copy of the lake for this test alone."""
+    """Return a copy of the lake for this test alone."""
     shutil.copytree(filled_lake.lake, tmp_path / "lake")
     return filled_lake.changed({"lake": str(tmp_path / "lake")})
 
@@ -112,7 +112,7 @@ def broken(report: TableReport) -> set[str]:
 
 
 def damage(spark: SparkSession, settings: Settings, name: str) -> dict[str, Any]:
-    """Damage one row, the last by its key, and return it as it was."""
+    """Damage the row with the greatest key, and return it as it was before."""
     keys, change, _ = DAMAGES[name]
     path = pipeline.path_of(settings, name)
     types = dict(spark.read.format("delta").load(str(path)).dtypes)
@@ -144,7 +144,7 @@ def test_every_suite_holds_on_what_the_pipeline_makes(
 
 
 def views_of(spark: SparkSession) -> set[str]:
-    """The session's temporary views, which SHOW TABLES lists among the tables of any database."""
+    """Return the session's temporary views, which SHOW TABLES lists among the tables of any database."""
     return {row.viewName for row in spark.sql("SHOW VIEWS").where("isTemporary").collect()}
 
 
@@ -170,7 +170,7 @@ def test_damaged_rows_are_caught_by_the_expectations_that_they_break_and_named(
 
 
 def as_moment(value: Any) -> Any:
-    """A value of an example, a time in microseconds as the rows of these tests have it."""
+    """Return an example's value; a time becomes microseconds, as in these tests' rows."""
     is_time = isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", value)
     return pipeline.micros(datetime.fromisoformat(value)) if is_time else value
 
@@ -180,7 +180,7 @@ def as_moment(value: Any) -> Any:
 
 @pytest.fixture
 def invoke(spark: SparkSession, lake: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Run `lakehouse expect` over the copy of the lake on the worker's Spark, with pages of its own."""
+    """Run `lakehouse expect` on the copy of the lake with the worker's Spark and with its own pages."""
     for name, value in environment_of(lake, tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(expect, "open_lake", lambda *_, **__: nullcontext(Lake(spark, lake.lake)))
@@ -202,7 +202,7 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
 ) -> None:
     tables = ["gold.product_sales", "user_transactions_5m"]
     version = pipeline.version_of(lake, "gold.user_transactions_5m")
-    others = runs_of(lake)  # the blocks of a page may have run here
+    others = runs_of(lake)  # runnable blocks of docs may have run here
     good = invoke(*tables)
     assert good.exit_code == 0, good.output
     assert "all hold" in good.output

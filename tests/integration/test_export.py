@@ -1,7 +1,7 @@
-"""Export through the engine: what changes in a gold table arrives in Kafka and Redis, once and in order.
+"""Export through the engine: changes to a gold table arrive in Kafka and Redis once and in order.
 
-The rows are put into gold.metrics_1m by hand, one Delta commit a call, so that every version is known:
-creating the table is version 0, the first write version 1. The count of a row tells its states apart.
+Rows are written to gold.metrics_1m directly, one Delta commit per call, so every version is known: creating
+the table is version 0, the first write version 1. A row's count tells its states apart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.support.pipeline import await_
 from tests.support.settings import MakeSettings
 from tests.support.streams import METRICS, METRICS_1M
 
-REDIS_DATABASE = 5  # no other test uses it, and the keys of gold.metrics_1m are the same in each
+REDIS_DATABASE = 5  # no other test uses it, since all have the same keys of gold.metrics_1m
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def export(spark: SparkSession, make_settings: MakeSettings, redis_url: str) -> 
 
 @pytest.fixture
 def export_to_its_own(spark: SparkSession, make_settings: MakeSettings, tmp_path: Path) -> Iterator[Export]:
-    """An export to a Redis whose limits may be changed."""
+    """Yield an export to a Redis whose limits may be changed."""
     with redis_servers.at_socket(tmp_path / "redis") as url:
         yield Export(spark, make_settings({"redis.url": SecretStr(url)}))
 
@@ -111,7 +111,7 @@ def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: 
         State("検索", 0).row_key: {"_deleted": True, "_version": 6},
     }
     assert export.latest() == {"auth": {**State("auth", 2).message(), "_version": 4}}
-    # A null leaves as null, in the order of the documented fields.
+    # A null is sent as null, and the fields are in the documented order.
     assert {tuple(value) for _, value in messages if value} == {tuple(State("auth", 0).message())}
     assert export.run() == []
 
@@ -190,21 +190,21 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
         State("billing", 0).row_key: 11,
     }
 
-    # The same micro-batch once more: nothing is sent, and Redis stays as it is.
+    # The same micro-batch once more: nothing is sent, and Redis is unchanged.
     sent, stored, latest = messages, export.in_redis(), export.latest()
     export.put_note_back(note)
     again = export.run()
     assert [batch.result.written for batch in again] == [{export.topic: 0, "redis": 0}]
-    assert sorted(export.messages(), key=repr) == sorted(sent, key=repr)  # of several partitions
+    assert sorted(export.messages(), key=repr) == sorted(sent, key=repr)  # across several partitions
     assert (export.in_redis(), export.latest()) == (stored, latest)
 
 
 @pytest.mark.soak
 def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export) -> None:
-    """Auth's rows are corrected after their state was cleared, billing's and cart's get another key."""
+    """Auth's rows are corrected after their state was cleared; those of three other services change keys."""
     export.put(*(State(name, 0) for name in ("auth", "billing", "cart", "search")), State("auth", 1))
     export.run()
-    export.put(State("late", 0))  # version 2, and it has not left when its state is cleared
+    export.put(State("late", 0))  # version 2, not yet sent when its state is cleared
     tables.clear(export.spark, export.path, ("m2", "sketch"), F.lit(True))  # version 3
     assert [one.result.rows for one in export.run()] == [1]
     before = export.counts()
@@ -291,7 +291,7 @@ def test_a_crash_anywhere_in_a_micro_batch_is_made_good_by_the_next_run(
 def test_a_crash_in_the_very_first_micro_batch_is_made_good_too(
     export: Export, monkeypatch: pytest.MonkeyPatch, broken: str, *, is_new: bool
 ) -> None:
-    """No note in the lake says yet where it began; Redis may be full of an earlier table's rows."""
+    """No note in the lake says yet where it began; Redis may still hold an earlier table's rows."""
     before = 0
     if not is_new:
         export.put(State("auth", 0, count=7), State("cart", 0, count=7), State("gone", 0))
@@ -310,8 +310,8 @@ def test_a_crash_in_the_very_first_micro_batch_is_made_good_too(
     assert len(export.messages()) == before + 3
     with export.redis() as client:
         if not is_new:
-            client.delete(State("gone", 0).row_key)  # of the earlier table, which nobody has deleted from
-    first = 2 if broken == KAFKA_COMMIT else 1  # it begins with the rows as they are by then
+            client.delete(State("gone", 0).row_key)  # the earlier table's row, which nobody has deleted
+    first = 2 if broken == KAFKA_COMMIT else 1  # it begins with the rows of that moment
     assert {key: (row["count"], row["_version"]) for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: (1, first),
         State("cart", 0).row_key: (1, first),
@@ -325,7 +325,7 @@ def crash(*_arguments: object, **_named: object) -> int:
 
 @pytest.mark.soak
 def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Export) -> None:
-    """Either may be gone, or that of the lake an older one; nothing is sent twice."""
+    """Either may be missing, or the lake's may be outdated; nothing is sent twice."""
 
     def audited() -> Check:
         (check,) = check_lead(export.lake, METRICS, METRICS_1M, export.settings)
@@ -368,7 +368,7 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     export.make_anew()
     export.put(State("auth", 0, count=7))
 
-    for _ in range(2):  # the refused run has left nothing that the next one could take for its own
+    for _ in range(2):  # the refused run leaves nothing that the next one could mistake for its own
         with pytest.raises(PositionError, match=r"was deleted and recreated.* --allow resend") as caught:
             export.run()
         assert f"(table id {table_id})" in str(caught.value)
@@ -382,7 +382,7 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     assert export.in_redis() == {State("auth", 0).row_key: {**State("auth", 0, 7).message(), "_version": 1}}
     assert export.latest() == {"auth": {**State("auth", 0, 7).message(), "_version": 1}}
     export.put(State("auth", 1))
-    assert [one.result.rows for one in export.run()] == [1]  # and that one is its own from now on
+    assert [one.result.rows for one in export.run()] == [1]  # the export follows the new table from now on
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
 def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on(
     export: Export, tmp_path: Path, knows: str
 ) -> None:
-    """A note in the lake lies in the table's directory, and so may be as old, or as new."""
+    """The lake's note is in the table's directory, so it may be as old as the copy, or newer."""
     export.put(State("auth", 0))  # version 1
     export.run()
     shutil.copytree(export.path, tmp_path / "older")
@@ -428,7 +428,7 @@ def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on
     assert len(export.messages()) == 4
 
 
-# Less than waits, after the heap was full.
+# Fewer commits than are waiting, after the heap was full.
 
 
 def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(export: Export) -> None:
@@ -450,7 +450,7 @@ def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(exp
 
 @pytest.fixture
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send micro-batches of four rows and more in slices of two."""
+    """Send micro-batches of four or more rows in slices of two."""
     monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 4)
     monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 2)
 
@@ -460,20 +460,20 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    services, refused = [f"service {number}" for number in range(12)], "z" * 200_000  # the last
+    services, refused = [f"service {number}" for number in range(12)], "z" * 200_000  # the last row
     export.put(State("auth", 9))
     assert [batch.result.written for batch in export.run()] == [{export.topic: 1, "redis": 1}]
     export.put(*(State(service, 0) for service in services))
     export.put(*(State(service, window, 2) for service in services for window in (0, 1)), State(refused, 0))
-    export.set_topic({"max.message.bytes": "140000"})  # more than a batch of the client, less than that row
+    export.set_topic({"max.message.bytes": "140000"})  # more than a client batch, less than that row
 
     with monkeypatch.context() as patch:
-        # The topic took more when the export looked, and less when the row came.
+        # The topic accepted more when the export looked, and less when the row arrived.
         patch.setattr("lakehouse.sinks.kafka.rows.limits_of", lambda *_: Limits(record_bytes=1_000_000))
         with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MSG_SIZE_TOO_LARGE"):
             export.run()
     before, stored = len(export.messages()), len(export.in_redis())
-    assert before in (1 + 23, 1 + 24)  # all but the slice of two with that row
+    assert before in (1 + 23, 1 + 24)  # all but that row's slice of two
     export.set_topic({"max.message.bytes": "1000000"})
     export.put(State("service 0", 1, 3))
     (again, after) = export.run(EVERY_COMMIT)
@@ -505,12 +505,12 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
 def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
     export: Export, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
-    """A look that finds nothing to send is noted nowhere, and a table may begin elsewhere by then.
+    """A look that finds nothing to send is not noted, and a table may begin elsewhere by then.
 
     nothing              the table has its rows when the export first sees it
-    an empty table       the export has looked at it before there was a row
+    an empty table       the export looked at it before it had rows
     a commit of no rows  it has sent something and then looked at a commit without rows
-    a lost note          it has sent something; the note of it in the lake is gone after the crash
+    a lost note          it has sent something; the lake's note of that is gone after the crash
     """
     there, rows = 0, [State(f"service {number}", 0) for number in range(8)]
     if before in ("a commit of no rows", "a lost note"):
@@ -545,7 +545,7 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
 
     done = export.run()
 
-    by_the_clock = 1 if before == "a lost note" else 0  # Redis may lack rows, and is filled
+    by_the_clock = 1 if before == "a lost note" else 0  # Redis may lack rows, so it is filled
     assert [one.result.written.get(export.topic) for one in done] == [4, 2] + by_the_clock * [None]
     sent = export.messages()
     assert len(sent) == there + 8 + 2
@@ -571,7 +571,7 @@ def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.
     export.put(*(State("auth", window) for window in range(2, 10)))
     export.run()
 
-    assert len(transactions) == 1 + 4 + 1  # the last notes how far that is
+    assert len(transactions) == 1 + 4 + 1  # the last one notes the position
     assert len(export.messages()) == 10
 
 
@@ -596,7 +596,7 @@ def test_a_crash_after_all_slices_and_before_the_progress_sends_nothing_twice(
 def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_only(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows take far longer; the broker looks for expired ones every ten seconds."""
+    """All rows take far longer; the broker looks for expired transactions every ten seconds."""
     monkeypatch.setattr("lakehouse.sinks.kafka.sink.TRANSACTION_TIMEOUT_S", 5)
     monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 5_000)
     named = F.concat(F.lit("service "), F.col("id") % 5000)
@@ -695,7 +695,7 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
 def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_kafka_everything(
     export: Export,
 ) -> None:
-    """The time to live has become longer than files are kept, or nothing was changed for longer than that."""
+    """The time to live now exceeds how long files are kept, or nothing has changed for longer than that."""
     export.put(State("auth", 0), State("auth", 1))
     export.put(State("auth", 0, count=2))
     export.run()
@@ -703,7 +703,7 @@ def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_ka
     for file in Path(export.path).rglob("*.parquet"):
         if file.name not in standing:
             file.unlink()
-    export.put(State("cart", 0))  # version 3, the first of which the changes are there
+    export.put(State("cart", 0))  # version 3, the first whose changes are still there
     export.run()
     export.flush()
     export.put(State("cart", 1))
@@ -721,7 +721,7 @@ def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_ka
 def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
     export_to_its_own: Export,
 ) -> None:
-    """Redis evicts what has a time to live, the default of managed servers, and then gets more memory."""
+    """Redis evicts keys with a time to live, as managed servers do by default, and then gets more memory."""
     export = export_to_its_own
     export.put(*(State("auth", window) for window in range(3)))
     export.run()
@@ -729,7 +729,7 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
     with export.configured(**{"maxmemory-policy": "volatile-lru", "maxmemory": "0"}) as client:
         filled = "lakehouse:metrics_1m:filled"
         assert 0 < client.ttl(filled) <= export.settings.redis.ttl_s
-        client.persist(filled)  # as it was until now: then it alone is left
+        client.persist(filled)  # as in earlier versions: then it alone is left
         client.config_set("maxmemory", "1")
         with suppress(redis.ResponseError):
             client.set("more", "than fits")
@@ -745,7 +745,7 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
 
 @pytest.mark.soak
 def test_rows_whose_changes_wait_for_the_export_are_compared_as_they_were_sent(export: Export) -> None:
-    """An UPDATE of every row and its RESTORE wait; meanwhile somebody changes a row in each store."""
+    """An UPDATE of every row and its RESTORE are waiting; meanwhile someone changes a row in each store."""
     export.put(State("auth", 0), State("auth", 1), State("cart", 0))  # version 1
     export.run()
     export.correct("count = 7", "true")
@@ -782,7 +782,7 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
         with export.stepping() as step:
             assert write(step, planned(step), now=utc_now()).written == {export.topic: 2, "redis": 0}
             assert step.plan({}) is None
-            for _ in range(2):  # what fails by the clock is tried again
+            for _ in range(2):  # what fails by the clock is retried
                 assert step.ticker is not None
                 assert step.ticker.is_due(utc_now())
                 with pytest.raises(RedisTroubleError, match="used memory > 'maxmemory'"):
@@ -810,7 +810,7 @@ def test_changes_that_vacuum_has_removed_are_told_and_the_newest_state_of_their_
     export.put(*(State(name, window) for name in ("auth", "cart") for window in range(3)), State("idle", 0))
     export.run()
     export.put(State("auth", 0, count=2))
-    export.take_away(State("auth", 1))  # nobody can tell of it
+    export.take_away(State("auth", 1))  # no longer known after the VACUUM
     commands.vacuum(export.spark, export.settings, "gold.metrics_1m", everything=True)
     export.put(State("auth", 0, count=3), State("cart", 0, count=2))
     export.take_away(State("cart", 1))
@@ -821,7 +821,7 @@ def test_changes_that_vacuum_has_removed_are_told_and_the_newest_state_of_their_
     before = export.counts()
     (done,) = export.run(allow=[Allow.RESEND])
 
-    # The rows that have not changed lie in files with others.
+    # Unchanged rows share files with changed ones.
     gone = f"cart:latency:{State('cart', 1).start_ms}"
     states = [("auth:latency", 3), ("cart:latency", 2), (gone, None)]
     neighbours = [(f"{name}:latency", 1) for name in ("auth", "cart", "idle")]
@@ -841,7 +841,7 @@ def test_changes_that_vacuum_has_removed_are_told_and_the_newest_state_of_their_
 def test_slices_begin_anew_if_vacuum_has_removed_the_changes_that_they_counted(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first slice had a delete that nobody can tell of any more, so rows have other places by then."""
+    """The first slice had a delete that is no longer known, so rows have different positions by then."""
     services, commit, commits = (
         [f"service {number}" for number in range(6)],
         Transactions.commit,

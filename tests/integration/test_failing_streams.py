@@ -1,6 +1,6 @@
-"""What fails holds nobody up, neither the steps before it nor another stream: it is told, and tried again.
+"""A failing step holds up neither the steps before it nor another stream: it is reported, and retried.
 
-Over a real Kafka, in one lake: sales are well all the time, and something is wrong with the transactions.
+All in one lake, over a real Kafka: sales always work, and something is wrong with the transactions.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ AGAIN = [
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of 0.1 s and more."""
+    """Make the first pause 0.1 s."""
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0.1)
 
 
 def with_table(**changes: Any) -> Stream:
-    """Return transactions with another gold table."""
+    """Return the stream of transactions with a changed gold table."""
     return replace(TRANSACTIONS, gold=(replace(USER_TRANSACTIONS_5M, **changes),))
 
 
 def needing_two_gigabytes(beyond: int) -> Stream:
-    """Return transactions that cannot be merged, more of them than given at a time: the heap is too small."""
+    """Return a stream of transactions of which the heap cannot merge more than `beyond` at a time."""
 
     def preaggregate(rows: DataFrame) -> DataFrame:
         count = F.count(F.lit(1)).over(Window.partitionBy(F.lit(1)))
@@ -72,13 +72,13 @@ def needing_two_gigabytes(beyond: int) -> Stream:
 
 
 def broken(fault: Fault) -> Stream:
-    """Return transactions that gold cannot merge."""
+    """Return a stream of transactions that gold cannot merge."""
     return with_table(preaggregate=fault.breaking(USER_TRANSACTIONS_5M.preaggregate))
 
 
 @dataclass
 class FaultyLake:
-    """A lake to which a sale and a transaction, each of 1, are added as `events` says."""
+    """A lake that has been sent `events` sales and as many transactions, each of 1."""
 
     spark: SparkSession
     settings: Settings
@@ -120,7 +120,7 @@ class FaultyLake:
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, module_settings: Settings) -> FaultyLake:
-    """The lake after a first transaction and sale."""
+    """Return the lake after a first transaction and sale."""
     made = FaultyLake(spark, module_settings.changed({"kafka.topic_partitions": 1}))
     made.produce()
     made.catch_up([TRANSACTIONS, SALES])
@@ -130,7 +130,7 @@ def lake(spark: SparkSession, module_settings: Settings) -> FaultyLake:
 
 @dataclass
 class Live:
-    """A run in another thread: its micro-batches, what it has said, and what it ended with."""
+    """A run in another thread: its micro-batches, its notices, and the failures it ended with."""
 
     done: list[BatchDone] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -195,7 +195,7 @@ def test_all_other_steps_go_on_while_one_is_tried_again_and_its_last_failure_end
 @pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_in_a_run_of_one_stream_a_step_that_fails_does_not_stop_landing(lake: FaultyLake) -> None:
-    """Neither live nor in a catch-up: records that do not land are lost once Kafka drops them."""
+    """This holds live and in a catch-up: records that do not land are lost once Kafka drops them."""
     fault = Fault()
     with live(lake, [broken(fault)], LAYERS) as running:
         lake.produce()
@@ -266,7 +266,7 @@ def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lak
         f"which reads silver.transactions {first} to {first + 4}: the heap was full (driver memory 2g); "
         "retrying with a quarter of the input"
     )
-    assert len(said) == 1  # of 4 commits it takes 4, and then one after the other
+    assert len(said) == 1  # it takes all 4 commits, and then one at a time
 
     lake.produce()
     with pytest.raises(
@@ -321,7 +321,7 @@ def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: FaultyLake
         record = Raw(json.dumps(rows[source.table]).encode(), timestamp_ms=int(NOON.timestamp() * 1000))
         pipeline.land(lake.spark, lake.settings, [[record]], landed_at=NOON, source=source)
     lake.catch_up([CALLS], "silver", "gold", clock=lambda: NOON)
-    with pytest.raises(KeyboardInterrupt):  # is no failure of a stream's
+    with pytest.raises(KeyboardInterrupt):  # is not a stream's failure
         lake.catch_up([SALES, closing(Fault(error=KeyboardInterrupt))], "gold", clock=tomorrow)
     fault, said = Fault(), list[str]()
 
@@ -341,7 +341,7 @@ def tomorrow() -> datetime:
 
 
 def closing(fault: Fault) -> Stream:
-    """Return calls that the wall clock cannot close."""
+    """Return a stream of calls that the wall clock cannot close."""
     clock: Any = CALL_RECORDS.clock
     table: GoldTable = replace(
         CALL_RECORDS, clock=replace(clock, set_columns=fault.breaking(clock.set_columns))
@@ -351,7 +351,7 @@ def closing(fault: Fault) -> Stream:
 
 @dataclass
 class Gate:
-    """A gate that is open, but cannot look at the transactions the first time."""
+    """A gate that is open, but fails its first look at the transactions."""
 
     fault: Fault = field(default_factory=Fault)
 
@@ -365,7 +365,7 @@ class Gate:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: FaultyLake) -> None:
-    """Its gate fails first, then its export does."""
+    """The other stream's gate fails first, then its export."""
     fault = Fault()
     export = USER_TRANSACTIONS_5M.export
     stream = with_table(export=replace(export, key=fault.breaking(export.key)))

@@ -1,4 +1,4 @@
-"""What a micro-batch costs whatever its rows: Spark jobs, classes compiled, calls to the JVM. Not a clock."""
+"""What a micro-batch costs whatever its rows: Spark jobs, compiled classes and JVM calls, not time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUNDS = [
     pytest.param((True, 2, 3), id="interpreted"),
     pytest.param((False, 3, 10), id="generated, ten rounds", marks=pytest.mark.soak),
 ]
-"""How they are executed, the rounds that warm the pipeline up, and those that are counted."""
+"""Whether they are interpreted, how many rounds warm up the pipeline, and how many are counted."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_an_append_is_one_job_and_a_repeated_one_and_the_look_for_what_is_noted_
 
 
 def records(number: int) -> list[Raw]:
-    """A round's records: each minute again and one more, of three services, one record malformed."""
+    """Return a round's records from three services, 20 s after the last round's, and one malformed record."""
     at = int((LANDED - timedelta(minutes=30)).timestamp() * 1000) + number * 20_000
     values = [
         {"serviceId": f"s{n % 3}", "metricName": "cpu", "value": n + number / 8, "timestamp": at + n * 700}
@@ -71,7 +71,7 @@ def records(number: int) -> list[Raw]:
 
 @dataclass(frozen=True)
 class Round:
-    """What a step's look for rows and its micro-batch cost, by layer, and a look that finds nothing."""
+    """The costs of a look for rows, of a micro-batch, and of a look that finds nothing, each by layer."""
 
     looked: dict[str, Counts]
     wrote: dict[str, Counts]
@@ -85,9 +85,9 @@ def rounds(
     lake_settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Round]:
-    """Rounds of silver and gold on a warm pipeline, executed as suits few rows, or many.
+    """Run rounds of silver and gold on a warm pipeline, executed as suits few rows, or many.
 
-    As in a run, silver reads bronze's last commit, and gold has silver's rows from memory.
+    As in a run, silver reads bronze's last commit, and gold gets silver's rows from memory.
     """
     is_interpreted, warming, counting = request.param
     if not is_interpreted:

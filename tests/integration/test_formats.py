@@ -1,6 +1,6 @@
-"""Records in Avro, JSON Schema and Protobuf over a real Kafka, with schemas of a real registry (Apicurio).
+"""Records in Avro, JSON Schema and Protobuf over a real Kafka, with schemas from a real registry (Apicurio).
 
-What lands is bytes. Silver decodes them by the schema that each names; the contract judges the fields.
+Records land as bytes. Silver decodes each by the schema that it names; the contract judges the fields.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def test_each_record_is_read_by_its_writers_schema_and_judged_by_the_contract(
         good.replace(b"\x06api", b"\x06a\xffi"),
         good[:-3],
         good + b"\x00",
-        good[:5] + b"\xfe\xff\xff\xff\x07" + good[5:],  # a text of a gigabyte
+        good[:5] + b"\xfe\xff\xff\xff\x07" + good[5:],  # as if a gigabyte of text followed
         framed(ids["itself"], b"\x02a"),
         framed(0xFFFFFF, good[5:]),
         b"\x00\x00",
@@ -180,7 +180,7 @@ def test_each_record_is_read_by_its_writers_schema_and_judged_by_the_contract(
     landed = sorted(pipeline.rows_of(settings, pipeline.BRONZE), key=lambda row: row["offset"])
     assert [row["value"] for row in landed] == list(values)
 
-    running.stop()  # what the lake has is enough, but for the id that the registry did not know
+    running.stop()  # the lake's schemas are enough, except for the id that the registry did not know
     try:
         forget()
         for table in (SILVER, DEAD_LETTERS):
@@ -194,12 +194,12 @@ def test_each_record_is_read_by_its_writers_schema_and_judged_by_the_contract(
 
 
 def told(settings: Settings) -> dict[int, str]:
-    """Return the first reason's message of each letter by its offset."""
+    """Return the message of each letter's first reason, by offset."""
     return {row["offset"]: row["reasons"][0]["message"] for row in pipeline.rows_of(settings, DEAD_LETTERS)}
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of requests to the registry of each micro-batch."""
+    """Return a list that collects the number of registry requests of each micro-batch."""
     asked: list[int] = []
     look_up = schemas.SchemaStore.look_up
 
@@ -242,7 +242,7 @@ def test_bytes_that_look_like_ids_cost_few_requests_and_crowd_out_no_schema(
     )
     assert {rules for _, rules in refused_rules(settings)} == {("unknown_schema",)}
 
-    forget()  # another process knows the lake's files alone; here the good id is the rarest
+    forget()  # another process knows only the lake's files; here the good id is the rarest
     twice = [framed(700_000 + one, b"") for one in range(1_100) for _ in range(2)]
     send_and_judge(spark, settings, [*twice, good])
     send_and_judge(spark, settings, [*twice[:40], good])
@@ -344,7 +344,7 @@ message Outer {
 
 
 def varint(number: int) -> bytes:
-    """Return an index as Protobuf writes signed numbers."""
+    """Return an index encoded as Protobuf encodes signed numbers."""
     return bytes([number << 1])
 
 

@@ -1,4 +1,4 @@
-"""The disk is full at each write in turn: a line says so, and with room again everything goes on, exactly."""
+"""The disk is full at each write in turn: a line says so, and with room again nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
-    """Settings of a lake that an event and a refused record wait for."""
+    """Return the settings of a lake with an event and a refused record waiting."""
     made = make_settings({"kafka.topic_partitions": 1})
     record = {"serviceId": "s", "metricName": "m", "value": 1, "timestamp": int(START.timestamp() * 1000)}
     pipeline.send(made, [Raw(json.dumps(record).encode()), Raw(b"not JSON")])
@@ -50,7 +50,7 @@ def settings(make_settings: MakeSettings) -> Settings:
 
 
 def run_all(spark: SparkSession, settings: Settings) -> list[str]:
-    """Run all layers until they have caught up, again if a step has failed too often; return the notices."""
+    """Run all layers until they catch up, again if a step fails too often; return the notices."""
     said = list[str]()
     for _ in range(ATTEMPTS):
         options = RunOptions(AVAILABLE_NOW, on_notice=said.append)
@@ -63,7 +63,7 @@ def run_all(spark: SparkSession, settings: Settings) -> list[str]:
 
 
 def is_right(spark: SparkSession, settings: Settings) -> bool:
-    """Tell whether each record is where it belongs, once, and what was exported is what gold has."""
+    """Return whether each record is where it belongs, once, and the export matches gold."""
     offsets = [
         [row["offset"] for row in pipeline.rows_of(settings, table)]
         for table in (BRONZE, SILVER, DEAD_LETTERS)
@@ -109,7 +109,7 @@ def test_each_data_file_and_commit_of_each_layer_finds_the_disk_full_once(
 def test_checkpoints_and_checksums_of_logs_that_find_no_room_stop_nothing(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit fits, and what Delta writes after it does not."""
+    """A commit fits, but what Delta writes after it does not."""
     lake, commit = Lake(spark, settings.lake), delta.commit
     pipeline.run_layers(spark, settings, "bronze")
     path = pipeline.path_of(settings, BRONZE)

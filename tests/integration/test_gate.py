@@ -1,4 +1,4 @@
-"""With --gate gold leaves only while it is as its suites say; what lands goes on landing."""
+"""With --gate, gold is exported only while its suites hold; records continue to land."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INSERT_NOBODY = "INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1
 
 
 class Gated:
-    """A lake of transactions whose gold leaves through a gate; `said` are its notices."""
+    """A lake of transactions whose gold is exported through a gate; `said` are the gate's notices."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -48,7 +48,7 @@ class Gated:
         return run_command(environment_of(self.settings), *arguments, spark=self.spark)
 
     def catch_up(self) -> None:
-        """Run the command, and note what it says of the gate."""
+        """Run the command, and note what it says about the gate."""
         stream = ("--stream", "transactions")
         ended = self.command("run", "all", *stream, "--trigger", AVAILABLE_NOW, "--gate")
         assert ended.returncode == 0, ended.stderr
@@ -80,7 +80,7 @@ class Gated:
         return len(pipeline.rows_of(self.settings, table))
 
     def sent(self) -> Counter[int | None]:
-        """How often each count has left, null for a row that was taken back."""
+        """Return how often each count has been sent, with None for a row that was withdrawn."""
         topic = self.settings.topic("aggregated-transactions")
         records = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         return Counter(
@@ -88,16 +88,16 @@ class Gated:
         )
 
     def sql(self, statement: str) -> None:
-        """Change gold as a user does it, who need not wait until gold is not being written."""
+        """Change gold as a user would, without waiting until nothing else is writing to it."""
         gold = f"delta.`{pipeline.path_of(self.settings, GOLD)}`"
         ask(self.spark, statement.format(gold=gold), limit=1, write=True)
 
     def sql_before_the_next_look(self, statement: str) -> None:
-        """Change gold just before a live run's gate looks: one that comes between look and export leaves."""
+        """Change gold just before a live run's gate looks: a change between look and export would be sent."""
         self._waiting.append(statement)
 
     def health(self) -> tuple[int, list[str]]:
-        """What `lakehouse status --exit-code` ends with, and why the gate of the stream is closed."""
+        """Return the exit code of `lakehouse status --exit-code`, and why the stream's gate is closed."""
         ended = self.command("status", "--stream", "transactions", "--exit-code", "--format", "json")
         gate = json.loads(ended.stdout)["streams"][0]["gate"]
         assert gate["is_open"] is not bool(ended.returncode)
@@ -145,7 +145,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     assert reasons[0].startswith("gold.user_transactions_5m: ")
     gated.sql(INSERT_NOBODY.replace("nobody", "nobody else"))
     gated.export()
-    assert len(gated.said) == 1  # a new run knows; that there are more rows now is no news
+    assert len(gated.said) == 1  # a new run knows this; more such rows are no news
 
     gated.sql("DELETE FROM {gold} WHERE user_id LIKE 'nobody%'")
     gated.export()

@@ -1,7 +1,7 @@
-"""A gate that was open looks at what has changed since, and at nothing else, and still misses no damage.
+"""A gate that was open looks only at what has changed since, and still misses no damage.
 
-Bronze is landed by hand. A file that is not to be read is taken away: whoever reads it says that the table is
-broken.
+Records are landed in bronze directly. Files that must not be read are removed: a look that reads them reports
+the table as broken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LANDED = pipeline.utc("2026-03-05T00:00:00")
 
 
 class Watched:
-    """A lake of one stream and its gate; `whole` are the whole tables that the gate has looked at."""
+    """A lake of one stream and its gate; `whole` lists the tables that the gate has looked at in full."""
 
     def __init__(
         self, spark: SparkSession, settings: Settings, stream: Stream, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +60,7 @@ class Watched:
         return self.gate.check(self._stream, LANDED + self._looks * MINUTE)
 
     def take(self, *records: Raw, source: Source | None = None) -> None:
-        """Land records and let them come to gold."""
+        """Land records and take them to gold."""
         pipeline.land(
             self._spark,
             self._settings,
@@ -107,7 +107,7 @@ def old_and_new(user: str) -> Iterator[Raw]:
 
 @pytest.fixture
 def spending(spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Transactions of two days."""
+    """Return a watched lake of transactions."""
     return Watched(spark, lake_settings, TRANSACTIONS, monkeypatch)
 
 
@@ -144,7 +144,7 @@ DAMAGES = {
     ),
     "every window has an event in silver": "DELETE FROM {silver} WHERE user_id = 'u1' AND {event}",
 }
-"""By the expectation that is to say so, what is done by hand to an old row."""
+"""By the expectation that must report it, the damage done by hand to an old row."""
 
 
 QUICK = ("every window has a transaction", "every window has an event in silver")
@@ -170,7 +170,7 @@ def test_damage_done_by_hand_to_an_old_row_closes_the_gate_at_the_next_look(
         spending.sql(f"RESTORE TABLE {{silver}} TO VERSION AS OF {before[SILVER]}")
         assert spending.is_open(), name
 
-    # What the change feed does not tell is looked for in the whole table.
+    # What the change feed does not contain is looked for in the whole table.
     feed = "ALTER TABLE {{gold}} SET TBLPROPERTIES (delta.enableChangeDataFeed = {})"
     for statement in (feed.format("false"), DAMAGES["every window has a transaction"], feed.format("true")):
         spending.sql(statement.format(gold="{gold}", **places))
@@ -211,7 +211,7 @@ STORIES = {
         [sold("p1", -10), sold("p1", 5), sold("p2", 2000), sold("p3", None), sold("p5", 7)],
     ),
 }
-"""By stream, records, and more of them, which change rows, add some, and let totals fall."""
+"""By stream: its records, and more of them, which change rows, add rows and make totals fall."""
 
 
 @pytest.mark.soak

@@ -1,6 +1,6 @@
-"""What is refused: tables and topics that do not fit what was read of them.
+"""Refusals: tables and topics that do not match what was read from them.
 
-A lake of one stream is filled twice; most tests break one thing of it, meet the refusal, and mend it.
+A lake of one stream is filled twice; most tests break one part of it, meet the refusal, and repair it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def settings(
     services: Endpoints,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Settings:
-    """Settings of a lake that has been filled twice."""
+    """Return the settings of a lake that has been filled twice."""
     made = settings_for(session_settings, services, tmp_path_factory.mktemp("guards"))
     pipeline.send(made, [event("a"), Raw(b"not JSON", partition=0)])
     pipeline.run_layers(spark, made, *LAYERS)
@@ -63,7 +63,7 @@ def settings(
 
 @contextmanager
 def replaced(path: Path, other: Path | None = None) -> Iterator[None]:
-    """Another directory, or none, in the place of one that is put back at the end."""
+    """Put another directory, or none, in place of one, which is restored at the end."""
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)
     try:
@@ -76,7 +76,7 @@ def replaced(path: Path, other: Path | None = None) -> Iterator[None]:
 
 
 def refusal(spark: SparkSession, settings: Settings, layer: LayerName) -> str:
-    """The message with which a layer is refused; no table has been written."""
+    """Return the message that refuses a layer; check that no table has been written."""
     before = pipeline.versions(settings)
     with pytest.raises(PositionError) as refused:
         pipeline.run_layers(spark, settings, layer)
@@ -191,7 +191,7 @@ def test_gold_without_a_table_is_made_anew_from_silver(spark: SparkSession, sett
 
 
 def exact(rows: list[pipeline.Row]) -> list[str]:
-    """Return rows without what a rerun may choose anew: sketches, and when a letter was written."""
+    """Return rows without what a rerun may change: sketches, and when a letter was written."""
     leaves = {"sketch", "first_seen", "last_attempt"}
     return sorted(str({name: value for name, value in row.items() if name not in leaves}) for row in rows)
 
@@ -252,7 +252,7 @@ def admin(settings: Settings) -> Iterator[KafkaAdminClient]:
 
 
 def let_expire(settings: Settings, before: int) -> None:
-    """Let the broker delete the records of partition 0 before an offset."""
+    """Have the broker delete the records of partition 0 before an offset."""
     with admin(settings) as client:
         client.delete_records({TopicPartition(settings.topic(SOURCE.topic), 0): before})
 
@@ -287,7 +287,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     topic = settings.topic(SOURCE.topic)
 
     pipeline.send(settings, [event("a")] * 2)
-    let_expire(settings, 1)  # of what nothing has read yet, nothing is missed
+    let_expire(settings, 1)  # records that nothing has read yet are not missed
     assert [one.result.rows for one in run_allowing_loss(spark, settings)[0]] == [1]
 
     pipeline.send(settings, [event("b")] * 6)
@@ -305,7 +305,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     assert offsets(settings) == [1, 5, 6, 7]
     assert losses(settings) == [(0, 2, 4, BRONZE)]
 
-    # Of a micro-batch that could not be written, of which more expires before it is tried again.
+    # Records of a micro-batch that could not be written expire before it is retried.
     pipeline.send(settings, [event("c", region="eu", tier=1)] * 4)
     fail_to_write(spark, settings, monkeypatch)
     let_expire(settings, 10)
@@ -337,7 +337,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
 
 
 def fail_to_write(spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bring about a micro-batch that is chosen and not written, as by a crash before its write."""
+    """Leave a micro-batch planned but not written, as a crash before its write does."""
 
     def crash(*_arguments: object) -> int:
         raise RuntimeError("crash")
@@ -421,4 +421,4 @@ def test_a_topic_that_is_made_again_before_it_was_read_is_read_from_its_beginnin
         with step.write(batch, now) as passed:
             assert passed.result.rows == 2
 
-    assert pipeline.run_layers(spark, settings, "bronze") == []  # which knows the topic that was read
+    assert pipeline.run_layers(spark, settings, "bronze") == []  # it knows the topic that was read

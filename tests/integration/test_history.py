@@ -1,4 +1,4 @@
-"""Years of history in a lake: what may move the watermark, backfills, and lateness that changes."""
+"""Years of history in a lake: what may move the watermark, backfills, and changing lateness."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one
         return Raw(json.dumps({"serviceId": "s", "metricName": "m", "value": 1, "timestamp": stamp}).encode())
 
     def final_under(grace_s: int, *times: str) -> dict[int, bool]:
-        """The minutes past ten of the windows, and whether they are final; an audit agrees."""
+        """Return whether each window, by its minute past ten, is final; check that an audit agrees."""
         nonlocal count
         settings = with_streams(lake_settings, metrics={"grace": f"{grace_s}s"})
         stream = under(settings, STREAM)

@@ -1,4 +1,4 @@
-"""Records as hostile as contracts allow are what the oracles make of them, in every layer and store."""
+"""Records as hostile as contracts allow match the oracles in every layer and store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.support.pipeline import micros, rows_of, utc
 from tests.support.settings import settings_for
 from tests.support.verdicts import judge_batches
 
-HALF_OF_THEM = len(NAMES) // 2  # first names of a topic's records, in each topic another half
-REDIS_DATABASE = 12  # no other file of tests uses it
+HALF_OF_THEM = len(NAMES) // 2  # records of a topic, with a different half of the names in each topic
+REDIS_DATABASE = 12  # no other test file uses it
 CENTURY_S = 36_525 * 24 * 3600
 
 
@@ -39,7 +39,7 @@ def redis_url(services: Endpoints) -> Iterator[str]:
 
 
 def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url: str) -> Settings:
-    """A lake that takes event times of a hundred years, and closes calls of the past at once."""
+    """Return a lake that accepts event times from a hundred years, and closes past calls at once."""
     return settings_for(settings, services, directory).changed(
         {
             "redis.url": SecretStr(redis_url),

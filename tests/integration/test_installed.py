@@ -31,7 +31,7 @@ PARTS = ("pyproject.toml", "README.md", "lakehouse", "expectations", "jobs")
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment with the wheel, and a place with produced events; nothing knows the checkout."""
+    """A virtual environment with the wheel, and a place with produced events; neither knows the checkout."""
 
     prefix: Path
     place: Place
@@ -70,7 +70,7 @@ def installed(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> 
     shutil.rmtree(source)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
     (packages,) = prefix.glob("lib/python*/site-packages")
-    # The locked dependencies are the tests' own; a path in a .pth file is not searched for .pth files.
+    # The locked dependencies are the tests' own; .pth files in a directory named by a .pth file are ignored.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     into = ["--python", str(prefix / "bin" / "python"), "install", "--no-deps", str(wheel)]
     subprocess.run([*pip, *into], check=True)

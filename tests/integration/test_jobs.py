@@ -59,7 +59,7 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    """Bronze runs live until it is told to stop, the others catch up."""
+    """Run bronze live until it is told to stop; the others catch up."""
     directory = tmp_path_factory.mktemp("jobs")
     with place(directory / "höme [1]", services, database=6) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
@@ -107,7 +107,7 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
         )
     assert len(batches) == (2 if layer in {"gold", "export"} else 1)  # metrics have two gold tables
     assert not NOISE.search(job.stdout + job.stderr), job.stderr
-    assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
+    assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, about the vector module
 
 
 def test_a_live_job_is_seen_to_run_and_one_that_has_stopped_is_not(done: Done) -> None:
@@ -334,7 +334,7 @@ TRICKY = """
         ('a "quoted", [bold]one[/] [/nothing]', NULL, TIMESTAMP'2026-11-01 05:00:00Z', NULL)
     AS t(name, number, at, list) ORDER BY at
 """
-"""Half past one in the night when St. John's clocks are set back, twice."""
+"""Half past one, twice, in the night when St. John's clocks are set back."""
 
 
 def test_sql_prints_csv_that_reads_back(ask: Callable[..., Ended]) -> None:

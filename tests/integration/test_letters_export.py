@@ -1,4 +1,4 @@
-"""Dead letters in a topic: as they came, with headers, once each, and once more when they are over."""
+"""Dead letters in a topic: as they came, with headers, once each, and once more when they are settled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOW = datetime(2026, 3, 1, 13, tzinfo=UTC)
 
 
 def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
-    """Run the step until no letter waits; return how many it has sent."""
+    """Run the step until no letter is waiting; return how many it has sent."""
     (maker,) = steps(lake, stream, settings, permitted)
     step, count = maker.make(), 0
     try:
@@ -58,7 +58,7 @@ def settings(make_settings: MakeSettings) -> Settings:
 
 
 def told(settings: Settings) -> list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]]:
-    """The messages of the topic, read committed: key, value and headers."""
+    """Return key, value and headers of each message of the topic, read committed."""
     found = pipeline.read_topic(settings.kafka.bootstrap_servers, settings.kafka.dead_letter_topic)
     return [(one.key, one.value, dict(one.headers)) for one in found]
 
@@ -103,7 +103,7 @@ def test_each_letter_is_told_once_as_it_came(spark: SparkSession, settings: Sett
     )
     assert len(told(settings)) == 3
 
-    # The note in the lake is gone: what Kafka knows is enough.
+    # Without the lake's note, what Kafka knows is enough.
     (path,) = pipeline.path_of(settings, pipeline.DEAD_LETTERS).glob("_lakehouse_export/*.json")
     path.unlink()
     assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 0
@@ -117,7 +117,7 @@ def test_each_letter_is_told_once_as_it_came(spark: SparkSession, settings: Sett
 def test_an_adopted_copy_tells_the_letters_since_it_was_made(
     spark: SparkSession, settings: Settings, tmp_path: Path, since: list[Raw], sent: list[bytes]
 ) -> None:
-    """The copy gets the lost lake's letter and a new one in one commit, whose version was sent already."""
+    """The copy gets the lost lake's letter and a new one in one commit, whose version was already sent."""
     lake, copy = Lake(spark, settings.lake), Lake(spark, str(tmp_path / "copy"))
     moved = settings.model_copy(update={"lake": copy.root})
     pipeline.send(settings, [ZERO], SOURCE)
@@ -159,7 +159,7 @@ def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:
 def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
     spark: SparkSession, settings: Settings
 ) -> None:
-    """A mirror copies the topic of dead letters to the input, five times."""
+    """A mirror copies the dead-letter topic to the input five times."""
     record, said = Raw(b"{", b"ann", (("trace", b"7f"),), 0, NOON_MS), list[str]()
     lake, permitted = Lake(spark, settings.lake), Permitted(on_notice=said.append)
     counts = []

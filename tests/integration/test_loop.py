@@ -1,7 +1,7 @@
-"""One loop runs any layers: together or each by itself, after a kill anywhere, beside other writers.
+"""One loop runs any layers: together or separately, after a kill anywhere, and beside other writers.
 
-Over a real Kafka, Redis and Delta. A kill is an error in place of a write or behind it, and in every later
-one.
+The tests use a real Kafka, Redis and Delta. A kill is an error instead of a write or right after it, and in
+every later write.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoopLake:
     done: list[BatchDone] = field(default_factory=list)
 
     def produce(self, *services: str) -> None:
-        """Send an event of each service, a minute after the last one, and a record that is refused."""
+        """Send an event of each service, later than all before, and a record that is refused."""
         at = NOON + timedelta(minutes=sum(self.sent.values()))
         events = [
             {"serviceId": name, "metricName": "m", "value": 1, "timestamp": int(at.timestamp() * 1000)}
@@ -77,7 +77,7 @@ class LoopLake:
         return [(one.query, one.batch) for one in self.done]
 
     def killed(self, where: tuple[Any, str], number: int, *, after: bool, by_layer: bool = False) -> bool:
-        """Run until a write's call of this number; tell whether it came so far."""
+        """Run until call `number` of a write; return whether it got that far."""
         module, name = where
         with pytest.MonkeyPatch.context() as patch:
             ending = crash_at(getattr(module, name), number, after=after, for_good=True)
@@ -96,7 +96,7 @@ class LoopLake:
         )
 
     def check(self) -> None:
-        """All of it has arrived once, in every layer, and nothing is left to do."""
+        """Check that everything has arrived once in every layer, and that nothing is left to do."""
         assert self.counted() == self.sent
         assert len(pipeline.rows_of(self.settings, DEAD_LETTERS)) == self.refused
         assert len(pipeline.rows_of(self.settings, BRONZE)) == self.refused + self.sent.total()
@@ -128,7 +128,7 @@ def test_layers_run_together_or_by_themselves_and_one_that_is_killed_goes_on_eit
     lake.check()
 
     lake.produce("e")
-    assert lake.killed((tables, "append"), 1, after=False)  # of bronze
+    assert lake.killed((tables, "append"), 1, after=False)  # bronze's
     lake.produce("f")
     assert lake.catch_up() == [(BRONZE, 4), (SILVER, 4), (GOLD, 4), (EXPORT, 4)]
     lake.check()
@@ -195,7 +195,7 @@ def test_a_first_micro_batch_that_is_killed_in_bronze_is_finished_by_layer(
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_export_that_is_killed_around_its_note_sends_nothing_twice(lake: LoopLake, number: int) -> None:
-    """Kafka has the rows, and Redis; the lake does not know. Without any note, Kafka's position is taken."""
+    """Kafka and Redis have the rows; the lake does not know. Without any note, Kafka's position is taken."""
     for _ in range(number - 1):
         lake.produce("a")
         lake.catch_up()
@@ -226,7 +226,7 @@ def test_what_another_writer_puts_into_silver_is_merged_with_what_comes(lake: Lo
 def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: LoopLake) -> None:
     random: Random = chance(15)
     kills = rounds = 0
-    while kills < 12:  # one that comes after a step's last write kills nobody
+    while kills < 12:  # a kill due after a step's last write never happens
         rounds += 1
         lake.produce(*random.choices("abcdef", k=random.randint(1, 3)))
         where, number = random.choice(WRITES), random.randint(1, 4)
@@ -240,18 +240,18 @@ def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: LoopLake) -> 
     assert audit(Lake(lake.spark, lake.settings.lake), [STREAM], lake.settings, utc_now()).is_clean
 
 
-# Without Kafka: silver and gold of what bronze has.
+# Without Kafka: silver and gold from bronze's records.
 
 
 def measured(value: int) -> Raw:
-    """Return a metric that is in the minute of noon."""
+    """Return a metric in the minute of noon."""
     at_ms = int(NOON.timestamp() * 1000) + value
     event = {"serviceId": "s", "metricName": "m", "value": value, "timestamp": at_ms}
     return Raw(json.dumps(event).encode())
 
 
 class Landed:
-    """A lake of which bronze has records; each value lands once, in a commit of its own."""
+    """A lake with records in bronze; each value lands once, in a commit of its own."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -264,7 +264,7 @@ class Landed:
         self.count += len(values)
 
     def catch_up(self, *layers: LayerName) -> list[tuple[str, int]]:
-        """Run silver and gold; return the micro-batches with the rows that each has read."""
+        """Run silver and gold; return the micro-batches and how many rows each has read."""
         done = pipeline.run_layers(self.spark, self.settings, *(layers or ("silver", "gold")))
         return [(one.query, one.result.rows) for one in done]
 
@@ -294,14 +294,14 @@ def test_a_micro_batch_takes_as_many_commits_as_fit_and_gold_takes_them_from_mem
 def test_many_commits_are_taken_by_parts(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MOST_COMMITS", 2)
     landed.land(1, 2, 3, 4)
-    # The first commit of bronze makes the table.
+    # Bronze's first commit creates the table.
     assert landed.catch_up("silver") == [(SILVER, 1), (SILVER, 2), (SILVER, 1)]
     assert landed.catch_up("gold") == [(GOLD, 1), (GOLD, 3)]
     assert landed.sums() == [(4, 10.0)]
 
 
 def test_rows_that_commits_do_not_tell_are_read_first(landed: Landed) -> None:
-    """Something has rewritten the table before silver has ever read it."""
+    """Something has rewritten the table before silver reads it for the first time."""
     landed.land(1, 2)
     landed.spark.sql(
         f"UPDATE delta.`{landed.bronze}` SET timestamp = timestamp + INTERVAL 1 SECOND WHERE offset = 0"

@@ -1,4 +1,4 @@
-"""What users get wrong is one line that says so, with its exit code."""
+"""A mistake by a user is one line that says so, with its exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.processes import NOISE, Place, closed_port, finish, submit
 
 @dataclass(frozen=True)
 class Mistake:
-    """Arguments and environment that cannot work, and what is to be said about them."""
+    """Arguments and environment that cannot work, and what must be said about them."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -86,7 +86,7 @@ def here(services: Endpoints, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def mistake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mistake]:
-    """A mistake with a port that is closed, and stays so, and a configuration file of this test's."""
+    """Yield a mistake with a port that remains closed and with this test's own configuration file."""
     (tmp_path / "lakehouse.toml").write_text("grace = 5\n")
     with closed_port() as closed:
         facts = {"closed": closed, "file": tmp_path / "lakehouse.toml"}
@@ -129,7 +129,7 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     ended = finish(submit("silver", "--stream", "metrix"), here.environment)
 
     assert ended.returncode == 2
-    # spark-submit passes both of Python's outputs on as its standard output.
+    # spark-submit passes Python's stdout and stderr on as its own stdout.
     assert ended.stdout == (
         "error: unknown stream metrix; known: calls, metrics, sales, transactions. To add a stream, "
         "declare it in [streams.metrix]\n"

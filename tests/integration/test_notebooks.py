@@ -1,7 +1,7 @@
-"""The notebooks run against a lake of every stream, and show what is in it.
+"""The notebooks run against a lake of all streams, and show what is in it.
 
-What a cell shows is compared with the same figures made another way: from silver, or in Python. Here the
-cells run in this process; `make soak` has the same tests with a clean kernel for each notebook.
+Each cell's output is compared with the same figures computed another way: from silver, or in Python. Here the
+cells run in this process; `make soak` repeats the tests with a clean kernel for each notebook.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STRIPPED = {
 
 @pytest.fixture
 def lake(spark: SparkSession, filled_lake: Settings, tmp_path: Path) -> Settings:
-    """A copy of the lake of every stream, in which a few calls are open again."""
+    """Return a copy of the lake of all streams in which a few calls are open again."""
     shutil.copytree(filled_lake.lake, tmp_path / "lake")
     settings = filled_lake.changed({"lake": str(tmp_path / "lake")})
     first = min(row["user1"] for row in pipeline.rows_of(settings, "gold.call_records"))
@@ -125,7 +125,7 @@ def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
     totals: dict[str, Decimal] = defaultdict(Decimal)
     sales = pipeline.rows_of(lake, "silver.sales_events")
     for row in sorted(sales, key=lambda row: (row["partition"], row["offset"])):
-        if row["value"] is None:  # a tombstone: the product begins anew
+        if row["value"] is None:  # a tombstone: the product starts over
             totals.pop(row["product"], None)
         else:
             totals[row["product"]] += row["value"]
@@ -192,7 +192,7 @@ def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
 
 
 def states(settings: Settings) -> dict[str, Counter[str]]:
-    """How many records of each stream are where."""
+    """Return how many records each stream has in each layer, and how many letters in each status."""
     found: dict[str, Counter[str]] = {stream.name: Counter() for stream in STREAMS}
     for stream in STREAMS:
         for source in stream.sources:

@@ -24,7 +24,7 @@ from tests.support.streams import TRANSACTIONS, USER_TRANSACTIONS_5M
 
 GOLD = "gold.user_transactions_5m"
 START = pipeline.utc("2026-03-01T00:00:00")
-REDIS_DATABASE = 6  # no other test uses it, and the keys of this table are the same in each
+REDIS_DATABASE = 6  # no other test uses it, since all have the same keys of this table
 
 
 def spent(user: str, amount: str) -> Raw:
@@ -33,7 +33,7 @@ def spent(user: str, amount: str) -> Raw:
 
 
 def send_again(settings: Settings, topic: str, user: str) -> None:
-    """Send a user's message once more: it has left twice."""
+    """Send a user's message once more, so that it has been sent twice."""
     messages = pipeline.read_topic(settings.kafka.bootstrap_servers, topic)
     (one,) = (message for message in messages if message.key == user.encode())
     producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers, acks="all")
@@ -44,7 +44,7 @@ def send_again(settings: Settings, topic: str, user: str) -> None:
 
 
 def forget_first_commits(path: Path) -> int:
-    """Remove what comes before the last checkpoint, as log retention does, and return its version."""
+    """Remove what precedes the last checkpoint, as log retention does; return the checkpoint's version."""
     kept = pipeline.log_checkpoints(path)[-1]
     pipeline.forget_commits(path, before=kept)
     return kept

@@ -1,6 +1,6 @@
-"""What becomes of a record, case by case: it depends on bronze, and not on how silver has come by it.
+"""What becomes of a record, case by case: it depends on bronze, not on how silver takes it.
 
-Records of a small local lake land by hand; silver takes each commit by itself, or all at once.
+Records are landed directly in a small local lake; silver takes each commit by itself, or all at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_deletion_that_found_nothing_is_open_until_its_record_lands(
 def test_a_letter_is_answered_by_its_own_record_in_one_micro_batch_or_in_two(
     lake: Lake, lake_settings: Settings, max_bytes: int
 ) -> None:
-    """Of "b" the second version was malformed: the first one, sent again, is no answer to it."""
+    """The second version of "b" was malformed: the first one, sent afterwards, does not answer it."""
     run = Run(lake, lake_settings, CORRECTED, max_bytes)
 
     run.take([paid("a", 1, "many"), paid("a", 1), paid("b", 2, "many")], [paid("b", 1)], [paid("c", 1, "x")])
@@ -108,7 +108,7 @@ def test_without_a_sequence_a_letter_is_answered_by_a_record_of_its_time(
 def test_a_record_is_late_by_what_landed_before_it_in_other_commits(
     lake: Lake, lake_settings: Settings, max_bytes: int, stream: Stream
 ) -> None:
-    """With days of lateness allowed, the first two landed together, so neither is late."""
+    """The first two landed together, so neither makes the other late."""
     run = Run(lake, lake_settings, stream, max_bytes)
     old = LANDED_MS - 8 * DAY_MS
 
@@ -126,7 +126,7 @@ def test_a_record_is_late_by_what_landed_before_it_in_other_commits(
 def test_what_another_writer_has_put_out_of_order_is_read_in_the_order_of_landing(
     lake: Lake, lake_settings: Settings, stream: Stream, order: str, taken: tuple[int, int]
 ) -> None:
-    """Bronze has files of so many rows each; the numbers of rows and of micro-batches are `taken`."""
+    """`taken` is how many rows each of bronze's files has, and how many micro-batches take them."""
     rows_a_file, micro_batches = taken
     run = Run(lake, lake_settings, stream)
     old = LANDED_MS - 8 * DAY_MS
@@ -175,7 +175,7 @@ OLD = LANDED_MS - 8 * DAY_MS
 
 
 def assert_late(run: Run, offset: int) -> None:
-    """A record is late to the live run, to a replay and a rebuild, and to one that has lost its letter."""
+    """Check that a record is late to the live run, a replay, and a rebuild with or without its letter."""
     now, (source,) = LANDED + timedelta(hours=2), CORRECTED.sources
     assert run.letters[offset] == ("open", "late")
 
@@ -214,7 +214,7 @@ def test_a_record_that_is_no_longer_a_row_moves_the_front_for_good(
 
 @pytest.mark.soak
 def test_what_retention_takes_moves_the_front_for_good(lake: Lake, lake_settings: Settings) -> None:
-    """The record of the front has been deleted; then retention takes it from bronze, and its letter."""
+    """The record at the front has been deleted; then retention takes it from bronze, and its letter."""
     run = Run(lake, lake_settings, CORRECTED)
     run.take([paid("a", 1, at_ms=OLD + 1)], [paid("b", 1)], [deleted("b", sent_s=60)])
     later, (source,) = LANDED + timedelta(days=3), CORRECTED.sources
@@ -280,7 +280,7 @@ def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings
 def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_as_before(
     lake: Lake, lake_settings: Settings
 ) -> None:
-    """Bronze has been emptied of the first four records; "b" has a row, and its letter stays."""
+    """Bronze has lost its first four records; "b" has a row, and its letter remains."""
     run = Run(lake, lake_settings, CORRECTED)
     run.take([paid("a", 1)], [paid("b", 1)], [paid("b", 2)], [deleted("a", sent_s=60)])
     topic = lake_settings.topic(CORRECTED.sources[0].topic)
@@ -308,7 +308,7 @@ def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_a
         2: ("superseded", "superseded"),
         4: ("open", "retained"),
         5: ("superseded", "superseded"),  # it was sent before the deletion that retention has taken
-        6: ("open", "nothing_to_delete"),  # it was sent before all that retention has taken
+        6: ("open", "nothing_to_delete"),  # it was sent before anything that retention has taken
     }
     assert run.letters == kept
 

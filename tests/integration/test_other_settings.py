@@ -1,4 +1,4 @@
-"""Settings that rows depend on, changed on a lake with history: refused until a rebuild makes them anew."""
+"""Changes to settings that existing rows depend on are refused until a rebuild makes the rows anew."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITH_HISTORY = [
     paid("d", 1, "nonsense"),
     paid("d", 2, 7),
 ]
-"""Corrected; sent twice; a deletion of nothing; malformed, and then answered."""
+"""A correction; a duplicate; a deletion of nothing; a malformed record that is then answered."""
 
 BY_SEQUENCE = {
     0: ("superseded", "superseded"),
@@ -126,7 +126,7 @@ def test_a_rebuild_makes_rows_and_letters_by_other_ids(
     assert (run.rows, run.letters) == (rows, letters)
     found = {row["offset"]: row["unique_id"] for row in pipeline.rows_of(run.settings, DEAD_LETTERS)}
     assert found[3] == id_of_3
-    run.take([paid("b", 1, 6)])  # it goes on, and the columns that are left over do no harm
+    run.take([paid("b", 1, 6)])  # silver continues, and the leftover columns do no harm
     assert (7 in run.rows) == (stream is PLAIN)
     assert rebuilt(run, CORRECTED).judged == 8
     standing = {place: one for place, one in run.letters.items() if one[0] != "replayed"}

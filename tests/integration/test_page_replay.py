@@ -1,4 +1,4 @@
-"""A dead letter let in from the live page, by clicks in a real Chromium, is in gold afterwards."""
+"""A dead letter replayed from the live page, by clicks in a real Chromium, reaches gold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def event(offset_s: float, value: float) -> Raw:
 def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_in_gold(
     spark: SparkSession, session_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The setting that refused it has become more patient, for the server and what it starts."""
+    """The tolerance that refused the letter is raised for the server and the processes it starts."""
     changes = {"lake": str(tmp_path / "lake"), "home": tmp_path / "home"}
     settings = session_settings.changed(changes)
     cut = [event(0, 1.5), event(600, 2.5), Raw(b"not JSON")]

@@ -1,15 +1,15 @@
-"""One story end to end, over a real Kafka: what is sent, what lands, what is refused, what gold makes of it.
+"""One story end to end over a real Kafka: what is sent, landed and refused, and what gold makes of it.
 
-The story is run once, chapter by chapter; after each, all three layers run until they have caught up.
+The story runs once, chapter by chapter. After each chapter, all three layers run until they catch up.
 
-    prime       two events, of now and of eight days ago
-    samples     5,000 sample events with malformed, late and repeated ones, some records by hand, and before
-                them two in Kafka transactions, of which one is aborted
-    nothing     no record at all
-    refused     two records that are no good
-    later       one event of another service, three minutes ahead of all others
+    prime       two events, one from now and one from eight days ago
+    samples     two events in Kafka transactions, one of them aborted; then 5,000 sample events, some
+                malformed, late or repeated, and some handwritten records
+    nothing     no records
+    refused     two records that silver refuses
+    later       one event from another service, three minutes ahead of all others
     late        one event for a window that has long been final
-    again       no record
+    again       no records
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def event(service: str, time_ms: int, value: float = 1.0) -> Raw:
 
 @dataclass
 class Chapter:
-    """What a chapter left behind: its micro-batches, the tables' versions and their rows."""
+    """The outcome of a chapter: its micro-batches, the tables' versions and their rows."""
 
     batches: list[BatchDone]
     versions: dict[str, int]
@@ -96,13 +96,13 @@ class Story:
         return pipeline.rows_of(self.settings, table)
 
     def judged(self, *names: str) -> dict[Coordinates, Judged]:
-        """The oracle's verdicts on what the chapters sent; each was one micro-batch of silver."""
+        """Return the oracle's verdicts on the chapters' records. A chapter was one micro-batch of silver."""
         told = (self.chapters[name].bronze for name in names or self.chapters)
         return verdicts.judge_batches((rows for rows in told if rows), self.settings)
 
 
 def by_hand(now_ms: int) -> list[Raw]:
-    """What the samples do not have: headers, no key, no timestamp, a given Kafka timestamp, a busy window."""
+    """Return what the samples lack: headers, no key, no timestamp, a given Kafka timestamp, a busy window."""
     no_time = b'{"serviceId":"by-hand","metricName":"cpu_usage","value":2}'
     return [
         Raw(no_time, headers=(("trace", b"\x00\xff"), ("trace", b"again"), ("", b""))),
@@ -115,7 +115,7 @@ def by_hand(now_ms: int) -> list[Raw]:
 
 
 def busy(start_ms: int) -> list[Raw]:
-    """A minute of more values than a sketch keeps."""
+    """Return a minute of events with more values than a sketch keeps exactly."""
     return [event(HOT, start_ms + n * 97 % 60_000, (n * 7919 % 1009) / 7) for n in range(HOT_EVENTS)]
 
 
@@ -134,7 +134,7 @@ def send_in_transaction(settings: Settings, record: Raw, end: Callable[[KafkaPro
 
 
 def widen(settings: Settings, partitions: int) -> None:
-    """Give the topic more partitions, and wait until clients are told of them."""
+    """Give the topic `partitions` partitions in all, and wait until clients see them."""
     topic = settings.topic(SOURCE.topic)
     admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
@@ -149,7 +149,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     prime_ms = int(time.time() * 1000)
     told = Story(spark, module_settings, prime_ms)
     told.tell("prime", [event("prime", prime_ms), event("prime", prime_ms - 8 * DAY_MS)])
-    now_ms = int(time.time() * 1000)  # close to the times that Kafka gives: prime may take a minute
+    now_ms = int(time.time() * 1000)  # close to Kafka's timestamps: prime may take a minute
     times = spread_times(5000, end_ms=now_ms - 1000, span_s=900)
     sampled = samples(5000, times, seed=11, shares=Shares(malformed=0.03, late=0.05, duplicates=0.02))
     send_in_transaction(module_settings, event("aborted", prime_ms), KafkaProducer.abort_transaction)
@@ -216,7 +216,7 @@ def test_every_verdict_is_the_oracles(story: Story) -> None:
     judged = story.judged()
 
     rules = Counter(rule for verdict in judged.values() for rule, _ in verdict.reasons)
-    assert rules["late"] > 50  # or nothing was tested
+    assert rules["late"] > 50  # otherwise the test proves nothing
     assert len(rules) >= 11
     assert verdicts.same_silver(story.rows(SILVER), judged)
     assert verdicts.same_dead_letters(story.rows(DEAD_LETTERS), judged)

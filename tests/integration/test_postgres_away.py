@@ -1,4 +1,4 @@
-"""PostgreSQL is killed under a live run: the others go on, status says why, and no row is missing then."""
+"""PostgreSQL is killed during a live run: the others continue, status says why, and no row is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def here(services: Endpoints, tmp_path: Path) -> Iterator[Place]:
 
 
 def feed(here: Place, *services: str) -> None:
-    """Send an event of each service, in the same minute."""
+    """Send one event for each service, all in the same minute."""
     now_ms = int(time.time() * 1000)
     names = ({"serviceId": one, "metricName": "latency", "value": 1.5} for one in services)
     send(here.settings(), [Raw(json.dumps({**name, "timestamp": now_ms}).encode()) for name in names])
@@ -49,13 +49,13 @@ def services_in(server: Server) -> set[str]:
 
 
 def services_out(here: Place) -> set[str]:
-    """Those that Kafka has of gold.metrics_1m."""
+    """Return the services of gold.metrics_1m that Kafka has."""
     records = read_topic(here.services.kafka, here.topic_out)
     return {json.loads(record.value)["serviceId"] for record in records}
 
 
 def failing(output: str) -> list[str]:
-    """Name the tables whose last message is that PostgreSQL could not be reached."""
+    """Return the exports whose last message is that they failed."""
     last = dict(re.findall(r"^(export\.\w+) by the clock (failed|works again)", output, re.MULTILINE))
     return [name for name, what in last.items() if what == "failed"]
 
@@ -88,7 +88,7 @@ def test_the_others_go_on_and_it_is_brought_up_to_date_however_often_it_is_kille
             server.end()
         server.start()
         await_(lambda: services_in(server) == sent)
-        live.await_(lambda: not failing(live.everything()))  # it would end with what still fails
+        live.await_(lambda: not failing(live.everything()))  # otherwise the run would exit with an error
         os.kill(live.pid, signal.SIGTERM)
         assert live.wait() == 0, live.everything()
 

@@ -1,7 +1,7 @@
-"""The power fails while a step commits: what it wrote is empty, and the next start does it again, exactly.
+"""The power fails while a step commits: its files are empty, and the next start repeats the step exactly.
 
-A commit waits for the disk before anybody goes on from it. So what is damaged is the newest commit of the
-step at work, and nobody has read it.
+Nobody continues from a commit until it is on disk. So only the newest commit of the step at work is damaged,
+and nobody has read it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def newest_rows(path: Path) -> Path:
 
 @dataclass
 class Filled:
-    """A lake that an event and a refused record have gone through, before as many more come."""
+    """A lake that has processed an event and a refused record; as many more are waiting."""
 
     spark: SparkSession
     settings: Settings
@@ -72,7 +72,7 @@ class Filled:
         return path_of(self.settings, table)
 
     def fail(self, file: Path, how: str = "empty") -> None:
-        """Let the power fail, with a file that was not on the disk, nor the checksum of its version."""
+        """Simulate a power failure before a file and its version's checksum reached the disk."""
         log = file.parent if file.suffix == ".json" else file.parent / "_delta_log"
         for checksum in [*log.glob("*.crc")][-1:]:
             damage(checksum, "empty")
@@ -80,7 +80,7 @@ class Filled:
         as_in_a_new_process(self.spark)
 
     def is_right(self) -> bool:
-        """Tell whether each record is where it belongs, once, and what was exported is what gold has."""
+        """Check that each record is where it belongs, once, and return whether the audit is clean."""
         offsets = [
             sorted(row["offset"] for row in pipeline.rows_of(self.settings, table))
             for table in (BRONZE, SILVER, DEAD_LETTERS)
@@ -137,7 +137,7 @@ def test_dead_letters_that_were_not_on_the_disk_are_written_again(
 
 @pytest.mark.soak
 def test_what_lies_beside_the_tables_is_done_without(lake: Filled) -> None:
-    """The export's note, a lease's term, checkpoints and checksums of logs, Hadoop's own checksums."""
+    """The export's note, a lease's term, the logs' checkpoints and checksums, and Hadoop's own checksums."""
     topic = lake.settings.topic("metrics-aggregated-1m")
     note = Path(sent.file_of(str(lake.path(GOLD)), topic))
     assert note.exists()
@@ -157,7 +157,7 @@ def test_what_lies_beside_the_tables_is_done_without(lake: Filled) -> None:
 
 
 def test_a_loss_that_nothing_writes_again_is_one_line_and_the_audit_names_it_too(lake: Filled) -> None:
-    """The disk has not kept what it had promised: an earlier commit is empty, and a later one is not."""
+    """The disk has broken its promise: an earlier commit is empty, but a later one is not."""
     lost = newest_commit(lake.path(SILVER))
     lake.run(*LAYERS)
     lake.fail(lost)
@@ -198,7 +198,7 @@ def test_dead_letters_that_the_disk_has_lost_after_all_are_named_by_the_audit_an
 
 @pytest.mark.soak
 def test_the_audit_names_a_data_file_that_is_shorter_than_it_was(lake: Filled) -> None:
-    """It looks at every file of a table, and a start only at those of its newest commits."""
+    """The audit checks every file of a table; a start checks only those of the newest commits."""
     lake.run(*LAYERS)
     file = newest_rows(lake.path(SILVER))
     size = file.stat().st_size

@@ -33,7 +33,7 @@ TOPICS = {"calls": calls.TOPICS, "sales": sales.TOPICS, "transactions": transact
 
 
 class FakeClock:
-    """A clock that only sleeping and `busy` move on."""
+    """A clock that only `sleep` and `busy` advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -71,7 +71,7 @@ def environment(bootstrap_servers: str, topics: Mapping[str, str]) -> dict[str, 
     }
 
 
-# The pace, on a clock of its own.
+# Pacing, with a fake clock.
 
 
 def test_bursts_are_due_when_their_last_event_is() -> None:
@@ -121,7 +121,7 @@ def test_without_a_rate_nothing_waits() -> None:
     assert clock.slept == []
 
 
-# Delivery, to a real broker.
+# Delivery to a real broker.
 
 
 def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Endpoints, topic: str) -> None:
@@ -215,7 +215,7 @@ def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Endpoints,
     assert summary.sent == summary.acknowledged == len(read_topic(services.kafka, topic)) > 0
 
 
-# Failure.
+# Failures.
 
 
 def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Endpoints) -> None:
@@ -299,7 +299,7 @@ def test_the_command_refuses_numbers_that_make_no_sense(arguments: list[str], na
 
 @pytest.fixture
 def command_topic(services: Endpoints, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A topic that does not exist yet, set as the one of the metrics."""
+    """Configure a topic that does not exist yet as the metrics topic, and return its name."""
     name = f"producing-{uuid.uuid4().hex}"
     for variable, value in environment(services.kafka, {"metrics-events": name}).items():
         monkeypatch.setenv(variable, value)
@@ -308,7 +308,7 @@ def command_topic(services: Endpoints, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, which is empty."""
+    """Change to an empty directory, and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,6 +1,6 @@
-"""RESTORE, CLONE and copies put back: what goes on, what is refused, what the audit names. No Kafka.
+"""RESTORE, CLONE and copies put back: what still works, what is refused, what the audit names. No Kafka.
 
-Three events of services a, b and c have gone through silver and gold, each in a micro-batch of its own.
+Events of services a, b and c have passed through silver and gold, each in its own micro-batch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NOON = pipeline.utc("2026-03-01T12:00:00")
 
 @dataclass
 class Filled:
-    """A lake of which bronze has an event per service."""
+    """A lake whose bronze has one event per service."""
 
     spark: SparkSession
     settings: Settings
     services: str = ""
 
     def land(self, *services: str) -> None:
-        """Land an event of each service and let silver and gold take it, one after the other."""
+        """Land one event for each service in turn, and run silver and gold after each."""
         for name in services:
             stamp = int(NOON.timestamp() * 1000)
             one = {"serviceId": name, "metricName": "m", "value": 1, "timestamp": stamp}
@@ -56,7 +56,7 @@ class Filled:
         self.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
 
     def put_back(self, table: str, copy: Path) -> None:
-        """Replace a table, as while everything is stopped: no process remembers what it was."""
+        """Replace a table with a copy, as if everything were stopped: no process remembers the old one."""
         path = pipeline.path_of(self.settings, table)
         shutil.rmtree(path)
         shutil.copytree(copy, path)
@@ -71,7 +71,7 @@ class Filled:
         return {row["service_id"]: row["count"] for row in pipeline.rows_of(self.settings, GOLD)}
 
     def audited(self) -> dict[str, set[str]]:
-        """What the audit says of the books and of gold."""
+        """Return the differences that the audit finds in the records and in gold, by check."""
         lake = Lake(self.spark, self.settings.lake)
         checks: list[Check] = check_records(lake, STREAM, SOURCE, NOON)
         checks += check_gold(lake, STREAM, METRICS_1M)
@@ -148,10 +148,10 @@ def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_
     with pytest.raises(
         PositionError, match=rf"^{GOLD} has read version 5 of {SILVER}, which ends at version 4"
     ):
-        lake.run()  # silver has filled its table again in one commit
+        lake.run()  # silver has refilled its table in one commit
     assert lake.clean == "abcde"
 
-    lake.land("f")  # within a minute, the version that gold had read is there again, with other rows
+    lake.land("f")  # the version that gold had read exists again within a minute, with other rows
     assert "f" not in lake.counted
     assert lake.audited() == CLEAN | {"gold": {"missing"}}
     monkeypatch.setattr(reading, "_CLOCKS_DIFFER_MS", 0)

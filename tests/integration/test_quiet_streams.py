@@ -1,4 +1,4 @@
-"""Windows of a stream to which no event comes any more: the wall clock makes them final.
+"""Windows of a stream that receives no more events: the wall clock makes them final.
 
 events    1 |60 s   |grace 60 s |                2 (late)
 window      [-------)           |
@@ -43,7 +43,7 @@ def test_the_last_window_of_a_quiet_service_becomes_final_leaves_as_final_and_ca
     windows = [now - timedelta(minutes=minutes) for minutes in (8, 1)]
 
     def take(now: datetime, *layers: LayerName) -> list[tuple[int, bool]]:
-        """Let the layers catch up, and return counts and finality, the oldest window first."""
+        """Run the layers until they catch up, and return the windows' counts and finality, oldest first."""
         pipeline.run_layers(spark, settings, *layers, now=now)
         rows = sorted(pipeline.rows_of(settings, GOLD), key=lambda row: row["window_start"])
         return [(row["count"], row["is_final"]) for row in rows]
@@ -67,7 +67,7 @@ def test_the_last_window_of_a_quiet_service_becomes_final_leaves_as_final_and_ca
 
 @pytest.fixture
 def look(spark: SparkSession, lake_settings: Settings) -> Callable[[float], bool]:
-    """Ask whether the clock of a table is due, so many seconds after noon."""
+    """Return a function that tells whether gold's ticker is due a given number of seconds after noon."""
     ticker = gold_of(spark, lake_settings).ticker
     assert ticker is not None
     known: Ticker = ticker
@@ -75,7 +75,7 @@ def look(spark: SparkSession, lake_settings: Settings) -> Callable[[float], bool
 
 
 def test_a_live_run_waits_for_the_idle_time_from_its_own_start(look: Callable[[float], bool]) -> None:
-    """Records may be waiting in Kafka that were sent while no run was there."""
+    """Records sent while no run was active may be waiting in Kafka."""
     assert [look(after_s) for after_s in (0, 299.9, 300)] == [False, False, True]
 
 

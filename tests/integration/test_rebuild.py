@@ -1,7 +1,7 @@
-"""A rebuild puts right what is wrong, touches nothing else, and holds micro-batches back meanwhile.
+"""A rebuild corrects wrong rows, touches nothing else, and holds micro-batches back meanwhile.
 
-test_beside has one beside layers that run on. Bronze is landed by hand; what gold must be is the oracle's.
-Each test has a copy of a lake that has caught up: a log names its files relative to the table.
+test_beside has a rebuild beside running layers. Bronze is landed by hand, and the oracle says what gold must
+be. Each test gets a copy of a lake that has caught up; a log names its files relative to the table.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def spent(user: str, at: datetime, amount: str = "1.5") -> Raw:
 
 
 def everybody(number: int) -> list[Raw]:
-    """A transaction of every user in every window, each time another amount."""
+    """Return a transaction of every user in every window, with an amount that depends on `number`."""
     return [
         spent(user, START + window * WINDOW, f"{number + 1}.25")
         for user in USERS
@@ -92,7 +92,7 @@ def fill(spark: SparkSession, settings: Settings, cuts: Iterable[list[Raw]], fir
 
 
 def differences(settings: Settings) -> list[str]:
-    """In what gold is not what the oracle makes of bronze."""
+    """Return the differences between gold and what the oracle makes of bronze."""
     bronze = pipeline.rows_of(settings, "bronze.transactions")
     judged = verdicts.judge_batches([bronze], settings, SOURCE)
     expected = user_transactions_5m(verdicts.accepted(judged, Transaction))
@@ -100,7 +100,7 @@ def differences(settings: Settings) -> list[str]:
 
 
 def damage(spark: SparkSession, settings: Settings, where: str) -> None:
-    """Change gold by a statement of a user's, while it may be running."""
+    """Change gold with a user's SQL statement, perhaps while the gold layer is running."""
     gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
     ask(spark, f"UPDATE {gold} SET count = count + 7 WHERE {where}", limit=1, write=True)
 
@@ -123,7 +123,7 @@ def once_caught_up(
 
 @pytest.fixture
 def caught_up(once_caught_up: Settings, lake_settings: Settings) -> Settings:
-    """A copy of the lake for this test alone."""
+    """Copy the lake for this test alone, and return the copy's settings."""
     shutil.copytree(once_caught_up.lake, lake_settings.lake)
     return lake_settings
 
@@ -161,10 +161,10 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
     version = pipeline.version_of(caught_up, GOLD)
     with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* requires --force"):
         rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
-    assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
+    assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and released
     (done,) = rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan(), force=True)
 
-    # Doubled rows leave first and come again: once deleted, once changed.
+    # Doubled rows are deleted first and then added again, so they count as both deleted and changed.
     assert (done.changed, done.deleted) == (2 * WINDOWS, 3 * WINDOWS)
     assert differences(caught_up) == []
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
@@ -205,14 +205,14 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
             TableError, match="is already being rebuilt or maintained; its lease lasts at least until"
         ):
             rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
-        await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
+        await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks repeatedly, so it is waiting
         assert differences(caught_up) != []
     thread.join(300)
 
     operations = [
         row.operation for row in lake.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()
     ]
-    assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
+    assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # newest first
     assert [one and one.rows for one in done] == [len(USERS) * WINDOWS]
     assert differences(caught_up) == []
 
@@ -261,7 +261,7 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
     assert held == [True]
-    assert pipeline.version_of(caught_up, GOLD) == version + 3  # taken, merged once, given back
+    assert pipeline.version_of(caught_up, GOLD) == version + 3  # lease taken, one merge, lease released
     assert not leases.is_held(lake.spark, path)
     assert terms() == []
     assert differences(caught_up) == []
@@ -286,17 +286,17 @@ def test_a_lease_whose_holder_was_killed_runs_out_whatever_its_clock_said(
     with pytest.raises(TableError, match=r"by a clock 35\d\d s ahead of this one"):
         rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
 
-    monkeypatch.setattr(leases, "_LENGTH_S", 0.0)  # it has not been renewed for so long
+    monkeypatch.setattr(leases, "_LENGTH_S", 0.0)  # its last renewal is longer ago than that
     assert not leases.is_held(lake.spark, path)
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
-# A lake of every stream.
+# A lake with every stream.
 
 
 START_MS = int(START.timestamp() * 1000)
 NOW = START + timedelta(seconds=600)
-"""What the clock showed when the lake had caught up: all calls but cem's were closed."""
+"""The time at which the lake had caught up: all calls but cem's were closed."""
 
 
 def measured(service: str, value: float, at_s: int, **more: str) -> Raw:
@@ -336,7 +336,7 @@ STREAMS = (METRICS, CALLS, SALES)
 def once_every_stream(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
-    """A lake of the streams of these records, which came in two rounds."""
+    """Fill a lake with the records of STREAMS in two rounds, and return its settings."""
     lake = str(tmp_path_factory.mktemp("every-stream") / "lake")
     settings = session_settings.changed({"lake": lake})
     for number in (0, 1):
@@ -362,13 +362,13 @@ def once_every_stream(
 
 @pytest.fixture
 def every_stream(once_every_stream: Settings, lake_settings: Settings) -> Settings:
-    """A copy of the lake for this test alone."""
+    """Copy the lake for this test alone, and return the copy's settings."""
     shutil.copytree(once_every_stream.lake, lake_settings.lake)
     return lake_settings
 
 
 def every_difference(settings: Settings) -> list[str]:
-    """In what gold is not what the oracles make of bronze; nothing in it is late."""
+    """Return the differences between gold and what the oracles make of bronze, which has no late records."""
 
     def accepted(source: Source, make: Callable[..., E]) -> list[E]:
         bronze = pipeline.rows_of(settings, f"bronze.{source.table}")
@@ -416,7 +416,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
         (done,) = rebuild_gold(lake, table, WindowSpan(), force=True)
         assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
-    # A call that was missing comes back as an open one, which the wall clock closes.
+    # A missing call is rebuilt as an open one, which the wall clock closes.
     pipeline.run_layers(lake.spark, every_stream, "gold", stream=CALLS, now=NOW)
 
     assert every_difference(every_stream) == []
@@ -425,7 +425,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
 def damage_rows(
     spark: SparkSession, settings: Settings, table: GoldTable, change: Mapping[str, str]
 ) -> tuple[int, int, int]:
-    """Invent rows, delete some, change others, in one commit, and return how many of each."""
+    """Invent, delete and change rows in one commit, and return how many of each."""
     path, name = str(pipeline.path_of(settings, f"gold.{table.name}")), table.keys[0]
     rows = spark.read.format("delta").load(path)
     counts = Counter(row[0] for row in rows.select(name).collect())
@@ -445,7 +445,7 @@ def damage_rows(
 def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     lake: Lake, every_stream: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is written first has nothing to change any more."""
+    """The table that is written first needs no further change."""
     paths = {name: str(pipeline.path_of(every_stream, f"gold.{name}")) for name in SALES_TABLES}
     lake.spark.sql(f"UPDATE delta.`{paths['product_sales']}` SET total = 1 WHERE product = 'chair'")
     lake.spark.sql(f"UPDATE delta.`{paths['sales_notifications']}` SET value = 1 WHERE product = 'chair'")
@@ -464,7 +464,7 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
 
 @pytest.mark.soak
 def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_settings: Settings) -> None:
-    """The tolerance is widened, so a dead letter becomes clean, and then narrowed to less than before."""
+    """The tolerance is widened, so a dead letter becomes clean, then narrowed to less than at first."""
     near, far = LANDED + timedelta(seconds=200), LANDED + timedelta(seconds=1000)
     fill(lake.spark, lake_settings, [[*everybody(0), spent("u1", near, "3"), spent("u1", far, "5")]])
     pipeline.run_layers(lake.spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
@@ -476,7 +476,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_
         stream = under(settings, TRANSACTIONS)
         rebuild_silver(lake, stream, Landed(), now)
         ends = silver_versions(lake, stream)
-        pipeline.run_layers(lake.spark, settings, "gold", stream=stream)  # reads what was only inserted
+        pipeline.run_layers(lake.spark, settings, "gold", stream=stream)  # reads commits that only insert
         assert behind(lake, stream, ends) == []
         rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
 

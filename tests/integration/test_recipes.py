@@ -1,4 +1,4 @@
-"""Every recipe of docs/recipes-*.md is run as it is typed, and prints what it says."""
+"""Every recipe in docs/recipes-*.md runs as typed, and prints what it says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import redis_databases
 from tests.support.recipes import CONFIG, Recipe, Shell, recipes
 from tests.support.registries import registry
 
-DATABASE = 8  # of Redis; no other file of tests uses it
+DATABASE = 8  # a Redis database that no other test file uses
 RECIPES = list(recipes())
 RUN = [one for one in RECIPES if "```sh" in one.text]
 LONG = {
@@ -33,7 +33,7 @@ LONG = {
     "Mend a rule",
     "Repeated and corrected records",
 }
-"""They run several times, or wait for more than Kafka and Redis."""
+"""Recipes that run several times, or wait for more than Kafka and Redis."""
 
 
 @pytest.fixture

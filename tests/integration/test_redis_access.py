@@ -86,7 +86,7 @@ def use_redis(admin: str, url: str, table: str) -> None:
 
 @contextmanager
 def server_of_a_user(directory: Path, *without: str) -> Iterator[str]:
-    """A server with a user who has the documented rights, but for some; its URL."""
+    """Run a server with a user who has the documented rights except `without`; yield its URL."""
     rights = [right for right in documented_rights() if right not in without]
     user = ("--user", "default", "off", "--user", "lakehouse", "on", ">secret", *rights)
     with redis_servers.at_socket(directory, *user) as url:
@@ -175,7 +175,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certified:
 
 @pytest.fixture(scope="module")
 def secured(certificates: Certified, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Host and port of a server that takes TLS and one user alone."""
+    """Yield the host and port of a server that accepts only TLS and one user."""
     port = unused_port()
     user = ("--user", "default", "off", "--user", "lakehouse", "on", ">secret", *documented_rights())
     options = (
@@ -277,7 +277,7 @@ def test_what_is_wrong_with_sentinels_is_one_line_without_a_password(
 def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
     tmp_path: Path, certificates: Certified, how: str, *, has_tls: bool
 ) -> None:
-    """Replication is asynchronous, and a former primary takes rows for a while: the new one is filled."""
+    """Replication is asynchronous, and a former primary takes rows for a while, so the new one is filled."""
     rows = [window(f"service-{number}", 1) for number in range(2000)]
     newer = [window(f"service-{number}", 2) for number in range(1000)]
     with (
@@ -293,7 +293,7 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
         else:
             sentinel: redis.Redis = found.asked().sentinels[0]
             sentinel.execute_command("SENTINEL", "FAILOVER", NAME)  # type: ignore[no-untyped-call]
-        assert sink.write(newer).rows == 1000  # whoever takes them
+        assert sink.write(newer).rows == 1000  # whichever primary takes them
         await_(lambda: found.primary() != before, 120)
         await_(lambda: not sink.is_filled(), 120)
         with sink.filling():

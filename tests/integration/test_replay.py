@@ -1,6 +1,6 @@
-"""Judging again: replay, discard, a retry of silver under other rules, and silver made anew.
+"""Judging again: replay, discard, a retry of silver under other rules, and a rebuild of silver.
 
-The lake that most tests take a copy of has seven records of partition 0, landed at LANDED in two cuts:
+Most tests copy a lake with seven records of partition 0, landed at LANDED in two cuts:
 
     0 clean   1 clean, in "env"   2 value 500   3 not JSON   4 ten minutes ahead │ 5 late   6 not JSON
 """
@@ -92,7 +92,7 @@ def caught_up(
 
 @pytest.fixture
 def settings(caught_up: Settings, tmp_path: Path) -> Settings:
-    """A copy of the lake for this test alone."""
+    """Copy the lake for this test alone, and return the copy's settings."""
     shutil.copytree(caught_up.lake, tmp_path / "lake")
     return caught_up.changed({"lake": str(tmp_path / "lake")})
 
@@ -102,7 +102,7 @@ def in_silver(settings: Settings) -> list[int]:
 
 
 def files_of(settings: Settings) -> dict[str, int]:
-    """Every file of the lake, and when it was last written."""
+    """Return every file of the lake with the time of its last write."""
     files = (path for path in Path(settings.lake).rglob("*") if path.is_file())
     return {str(path): path.stat().st_mtime_ns for path in files}
 
@@ -119,7 +119,7 @@ def letters(settings: Settings) -> dict[int, str]:
 
 
 def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
-    """In what both gold tables are not what these records make."""
+    """Return the differences between both gold tables and what these records make."""
     clean = [
         Metric("s", "m", value, event_time_us=pipeline.micros(at))
         for value, at in (BY_OFFSET[offset] for offset in offsets)
@@ -179,7 +179,7 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
 def test_two_replays_at_the_same_time_let_a_record_in_once(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have judged and found nothing in silver before either of them inserts."""
+    """Both have judged, and found nothing in silver, before either inserts."""
     both = Barrier(2)
     insert, done, conflicts = tables.insert_missing, list[Replayed](), list[BaseException]()
     again = tables.retry_on_conflict
@@ -251,7 +251,7 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake
     second = discard(lake, [METRICS], selection, NOW)
 
     assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
-    assert pipeline.version_of(settings, DEAD_LETTERS) == version + 2  # the lease, taken and given back
+    assert pipeline.version_of(settings, DEAD_LETTERS) == version + 2  # the lease, taken and released
     assert letters(settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
     assert replay(lake, [METRICS], Selection(offset=3), NOW) == Replayed()
 
@@ -260,7 +260,7 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake
 def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has_cleared(
     lake: Lake, settings: Settings
 ) -> None:
-    """Its windows are made anew, keep no sketch, and are made anew once more by whatever comes later."""
+    """Its windows are recomputed without a sketch, and recomputed again for every later record."""
     assert replay(lake, [METRICS], Selection(rule="late"), NOW, allow_late=True).passed == 1
     pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
     assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
@@ -283,7 +283,7 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
     assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
 
 
-# A micro-batch of silver whose retry has other rules.
+# A retry of a silver micro-batch under other rules.
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
     first_s: int,
     then_s: int,
 ) -> None:
-    """Offsets 2 and 4 are ahead by two hours, 3 by ten minutes: it alone is a matter of the setting."""
+    """Offsets 2 and 4 are two hours ahead, and 3 is ten minutes ahead: 3 alone depends on the setting."""
     ahead = LANDED + 120 * MINUTE
     records = [event(LANDED), NOT_JSON, event(ahead), event(LANDED + 10 * MINUTE), event(ahead)]
     settings, first, then = lake_settings, tolerant(STREAM, first_s), tolerant(STREAM, then_s)
@@ -341,7 +341,7 @@ def test_letters_of_a_micro_batch_that_silver_has_not_finished_wait_and_are_told
     assert discard(lake, [STREAM], Selection(), NOW) == Discarded(1, 0, {"not_json": 1})
 
 
-# Silver made anew.
+# Rebuilding silver.
 
 
 def too_high() -> tuple[Rule, ...]:
@@ -349,7 +349,7 @@ def too_high() -> tuple[Rule, ...]:
 
 
 def changed_stream() -> Stream:
-    """The environment is in "env" now, and a value of more than 100 is refused."""
+    """Return a stream that reads the environment from "env" and refuses values above 100."""
     fields = (*SOURCE.contract.fields[:3], Field("env", "environment", FieldType.STRING, required=False))
     source = replace(SOURCE, contract=replace(SOURCE.contract, fields=fields), rules=too_high)
     return tolerant(replace(STREAM, sources=(source,)), PATIENT_S)
@@ -380,7 +380,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
     again = rebuild_silver(lake, stream, Landed(), NOW)
     assert (done, again) == (EXPECTED, SilverRebuilt(judged=7))
-    versions[DEAD_LETTERS] += 2  # the lease, taken and given back
+    versions[DEAD_LETTERS] += 2  # the lease, taken and released
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
     environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: "prod", 4: None}
@@ -396,7 +396,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
 def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
     lake: Lake, settings: Settings
 ) -> None:
-    """Offset 7 has landed and is not judged yet: a rebuild leaves it to silver."""
+    """Offset 7 has landed but is not judged yet: a rebuild leaves it to silver."""
     pipeline.land(lake.spark, settings, [[event(LANDED, 9.0)]], landed_at=LANDED, first_offset=7)
     for table, condition in ((SILVER, "offset IN (0, 2)"), (DEAD_LETTERS, "offset IN (3, 5)")):
         DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, table))).delete(condition)
@@ -416,7 +416,7 @@ def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
 def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     lake: Lake, settings: Settings
 ) -> None:
-    """RESTORE adds the files that a DELETE of all rows has removed, which silver takes for new ones."""
+    """RESTORE adds back the files that a DELETE of all rows removed, and silver takes them for new ones."""
     bronze = DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, pipeline.BRONZE)))
     version = pipeline.version_of(settings, pipeline.BRONZE)
     bronze.delete()
@@ -437,7 +437,7 @@ def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
 def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the letters, after silver, and after all; each goes on with what the one before has left."""
+    """The rebuild is killed after the letters, after silver and at the end; each continues the last one."""
     stream = changed_stream()
     for write in ("insert_missing", "replace", "update_matched"):
         with monkeypatch.context() as patch:
@@ -524,7 +524,7 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Sett
 def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
     lake: Lake, settings: Settings
 ) -> None:
-    """Late letters come in only on purpose, discarded ones not at all, other landing times are not judged."""
+    """Late letters pass only on request, discarded ones never; other landing times are not judged."""
     discard(lake, [METRICS], Selection(offset=3), NOW)
 
     assert rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(until=LANDED), NOW) == SilverRebuilt()

@@ -1,4 +1,4 @@
-"""What Spark has written is what the API answers: every row of every gold table, against Spark SQL."""
+"""The API returns what Spark has written: every row of every gold table is compared with Spark SQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE = 97
 
 
 def answered(client: TestClient, table: str) -> Iterator[dict[str, Any]]:
-    """Every row of a table, page by page."""
+    """Yield every row that the API returns for a table, page by page."""
     path = f"/api/v1/tables/{table}/rows?limit={PAGE}"
     cursor = ""
     while True:
@@ -46,7 +46,7 @@ def answered(client: TestClient, table: str) -> Iterator[dict[str, Any]]:
 
 
 def queried(spark: SparkSession, table: MergedTable) -> list[dict[str, Any]]:
-    """Every row of a table by Spark SQL, times in epoch milliseconds."""
+    """Return every row of a table from Spark SQL, with times in epoch milliseconds."""
     schema = spark.table(f"gold.{table.name}").schema
     columns = (
         f"unix_millis({field.name}) AS {field.name}"
@@ -59,7 +59,7 @@ def queried(spark: SparkSession, table: MergedTable) -> list[dict[str, Any]]:
 
 
 def as_spark_has_it(table: MergedTable, column: str, value: Any) -> Any:
-    """A value of JSON in the type of its column; text stays text, a payload becomes it."""
+    """Return a JSON value in the type of its column; text and payloads are unchanged."""
     kind = table.schema[column].dataType
     if isinstance(kind, DecimalType):
         return None if value is None else Decimal(value)
@@ -99,7 +99,7 @@ def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
 
 
 def check_redis(settings: Settings) -> dict[str, Counter[str]]:
-    """Ask for every row by its key: what Redis says of it is what gold does. Return who has answered."""
+    """Ask for every row by its key: Redis and gold must agree. Return how often each has answered."""
     with client_of(settings) as client, client_of(settings, {"redis.url": NOWHERE}) as without:
         sources: dict[str, Counter[str]] = {}
         for table in TABLES:
@@ -133,4 +133,4 @@ def test_the_rows_of_every_stream_are_answered_as_spark_has_them(
     assert min(rows.values()) > 0
     for table, sources in check_redis(filled_lake).items():
         assert sources["redis"] > 0, table
-        assert sources.keys() <= {"redis", "gold"}  # some rows do not leave
+        assert sources.keys() <= {"redis", "gold"}  # some rows are not exported

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 300.0
 RUN_APP = "from lakehouse.cli.commands.services import app; app()"
-# The thread that starts the services ends long before the process: they must not end with it.
+# The thread that starts the services ends long before the process; the services must not end with it.
 HOLD_FROM_A_THREAD = """
 import threading, time
 from lakehouse.dev.services.services import local_services
@@ -52,7 +52,7 @@ time.sleep(60)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home with a name that is hard to quote, and nothing left running in it afterwards."""
+    """Yield a home with a name that is hard to quote, and kill whatever still runs in it afterwards."""
     path = tmp_path / "höme [1] of one"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAKEHOUSE_HOME", str(path))
@@ -68,7 +68,7 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
 ) -> None:
     assert run("status").exit_code == NOT_ALL_RUNNING
 
-    # Two starts at once start each service once.
+    # Two simultaneous starts start each service once.
     command = [sys.executable, "-c", RUN_APP, "up"]
     with (
         killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as one,
@@ -92,7 +92,7 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     assert create_topics(first.kafka.access, {"calls": 3, "sales": 1}) == ["calls", "sales"]
     assert create_topics(first.kafka.access, {"calls": 5, "late": 1}) == ["late"]
 
-    # One that died is reported and started again beside the other.
+    # A service that died is reported, and restarted beside the other.
     psutil.Process(pids["redis"]).kill()
     await_(lambda: run("status").exit_code == NOT_ALL_RUNNING, timeout_s=60)
     assert "died" in run("status").stdout
@@ -209,7 +209,7 @@ def test_a_stranger_with_a_recorded_pid_is_not_touched(
     properties.parent.mkdir(parents=True)
     looks_like_kafka = ["kafka.Kafka", str(properties)] if guard == "creation time" else []
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *looks_like_kafka]
-    # up ends before it starts anything, and after it has read the pid file.
+    # With this, `up` fails after it has read the pid file and before it starts anything.
     monkeypatch.setenv("JAVA_HOME", str(home))
     with killed_at_the_end(subprocess.Popen(sleeper)) as stranger:
         created = psutil.Process(stranger.pid).create_time() - (600 if guard == "creation time" else 0)
@@ -298,7 +298,7 @@ def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
 
 @contextmanager
 def killed_at_the_end(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """Popen's own context manager waits for the end, which a failed assertion would make long."""
+    """Kill the process after the block; Popen would wait for its end, even after a failed assertion."""
     with process:
         try:
             yield process
@@ -311,7 +311,7 @@ def run(*command: str) -> Result:
 
 
 def failure(*command: str) -> str:
-    """The message of the ServiceError that a command ends with."""
+    """Return the message of the ServiceError that a command ends with."""
     error = run(*command).exception
     assert isinstance(error, ServiceError)
     return str(error)

@@ -1,4 +1,4 @@
-"""The two sinks of the export, against a real broker and a real Redis."""
+"""The export's Kafka and Redis sinks, against a real broker and a real Redis."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Message = tuple[str, str | None]
 
 
 def change(key: str, value: str | None, version: int = 1) -> Change:
-    """A change of which only the Kafka half matters."""
+    """Return a change of which only the Kafka half matters."""
     return Change(key, value, version, row_key=key, group="g", member=key, order=1)
 
 
@@ -67,7 +67,7 @@ def topic(services: Endpoints) -> str:
 
 @pytest.fixture
 def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[..., KafkaSink]]:
-    """Make exporters of one table to one topic, each like a process of its own."""
+    """Yield a factory of exporters of one table to one topic, each like a separate process."""
     made: list[KafkaSink] = []
 
     def make(transaction_timeout_s: int = TRANSACTION_TIMEOUT_S) -> KafkaSink:
@@ -85,7 +85,7 @@ MakeSliced = Callable[..., SlicedSink]
 
 @pytest.fixture
 def make_sliced(services: Endpoints, topic: str) -> Iterator[MakeSliced]:
-    """Make exporters of slices of the same table to the same topic."""
+    """Yield a factory of exporters that send the same table to the same topic in slices."""
     made: list[SlicedSink] = []
 
     def make(slice_rows: int = 3, limit: int = 1_000_000) -> SlicedSink:
@@ -111,12 +111,12 @@ def committed(services: Endpoints, topic: str) -> list[Message]:
 
 
 def uncommitted(services: Endpoints, topic: str) -> list[Message]:
-    """Everything in the log, whatever became of its transaction."""
+    """Return everything in the log, whatever became of its transaction."""
     return read(services, topic, "read_uncommitted")
 
 
 def read(services: Endpoints, topic: str, isolation_level: str) -> list[Message]:
-    """Read what a consumer sees up to the end of the log, in the order of each partition."""
+    """Return what a consumer sees up to the end of the log, in order within each partition."""
     found = read_topic(services.kafka, topic, isolation_level)
     return [(m.key.decode(), None if m.value is None else m.value.decode()) for m in found]
 
@@ -172,14 +172,14 @@ def test_an_empty_micro_batch_moves_the_progress(make_kafka_sink: Callable[[], K
 
 
 def await_progress(sink: KafkaSink, table: str, position: Position) -> None:
-    """Wait until a sink that has not sent anything knows of it: the broker tells a moment after a commit."""
+    """Wait until a sink that has sent nothing sees the progress: the broker shows a commit a moment late."""
     await_(lambda: sink.sent() == Progress(table, position), 60)
 
 
 def test_the_progress_tells_parts_of_the_version_with_which_an_export_begins(
     services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
 ) -> None:
-    """Version 5 has three files; the last micro-batch ends with the version, and the next one follows it."""
+    """Version 5 has three files; the third micro-batch ends with the version, and the next one follows it."""
     spans = [
         Span("table-a", Position(5, 0), Position(5, 1)),
         Span("table-a", Position(5, 1), Position(5, 2)),
@@ -293,9 +293,7 @@ def test_a_crash_between_two_slices_is_made_good_exactly_once(
     with pytest.raises(ZeroDivisionError):
         sent(make_sliced().send(Breaking(rows[:broken_after], ZeroDivisionError()), FIRST))
     assert len(committed(services, topic)) == 8 - left
-    again = list(
-        make_sliced(slice_rows=5).send(rows, FIRST)
-    )  # an update may have changed how many a slice has
+    again = list(make_sliced(slice_rows=5).send(rows, FIRST))  # an upgrade may have changed the slice size
 
     assert (sum(sent(again)), [row for one in again for row in one.changes]) == (left, rows)
     assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
@@ -306,12 +304,12 @@ def test_a_crash_between_two_slices_is_made_good_exactly_once(
 def test_slices_are_those_of_a_span_which_has_to_end_before_another_one_begins(
     services: Endpoints, topic: str, make_sliced: MakeSliced
 ) -> None:
-    """A retry has the span of the slices that were sent; so their rows are the same."""
+    """A retry has the span of the slices already sent, so their rows are the same."""
     assert last_sliced(services.access, "a_table", topic) is None
     rows, broken = changes(("a", "1"), ("a", "2")), Span("table-a", Position(1), Position(3, 7))
     with pytest.raises(ZeroDivisionError):
         sent(make_sliced(slice_rows=1).send(Breaking(rows[:1], ZeroDivisionError()), broken))
-    # The broker tells of it a moment after the commit. Who has looked before that chooses another span.
+    # The broker shows the commit a moment late. An export that looks before that chooses another span.
     with pytest.raises(
         PositionError, match="from version 1 to 7 files of 3, but this export's micro-batch is"
     ):
@@ -348,7 +346,7 @@ def test_the_broker_takes_a_row_of_the_very_size_that_is_let_through(
 ) -> None:
     set_topic(services, topic, {"max.message.bytes": "1000"})
     sink = make_kafka_sink()
-    # 61 bytes of a batch, 21 of a record, one for no headers, one and two for the lengths.
+    # 61 bytes for a batch, 21 for a record, one for no headers, one and two for the lengths.
     fitting, larger, refused = ("a", "x" * 913), ("b", "x" * 914), ("c", "é" * 457)
 
     weighed = sink.weigh(changes(fitting, larger, refused))
@@ -359,7 +357,7 @@ def test_the_broker_takes_a_row_of_the_very_size_that_is_let_through(
         ("c", 1001, 1000),
     ]
     assert sink.write(weighed.fitting, FIRST) == 1
-    with pytest.raises(ServiceError, match="MSG_SIZE_TOO_LARGE"):  # the client's reckoning is a little high
+    with pytest.raises(ServiceError, match="MSG_SIZE_TOO_LARGE"):  # the client's estimate is a little high
         sink.write(changes(("b", "x" * 914 + "y" * 20)), SECOND)
 
 
@@ -395,7 +393,7 @@ def test_the_broker_knows_how_long_a_transaction_may_be_open(
 
 
 class Breaking(Sequence[Change]):
-    """Changes that a failure interrupts after all of them, and after something has been awaited."""
+    """Changes that raise a failure after the last one, once `awaited` returns true."""
 
     def __init__(
         self,
@@ -486,7 +484,7 @@ def by_key(messages: Sequence[Message]) -> dict[str, list[str | None]]:
 def test_a_row_lands_where_any_other_producer_sends_a_record_with_its_key(
     services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
 ) -> None:
-    """And where it names another key to go by, with the records of that one."""
+    """A row that names another key in `partition_by` lands with the records of that key."""
     keys = [*(f"key-{number}" for number in range(20)), "größe", "検索"]
     with closing(KafkaProducer(bootstrap_servers=services.kafka, acks="all")) as producer:
         chosen = {key: producer.send(topic, b"other", key=key.encode()).get(30).partition for key in keys}
@@ -515,9 +513,9 @@ def test_deletes_leave_as_tombstones_and_text_as_utf8(
     assert by_key(committed(services, topic)) == by_key(sent)
 
 
-# Redis. Its keys are written out here as docs/redis.md has them.
+# Redis. Its keys are spelled out here as in docs/redis.md.
 
-REDIS_DATABASE = 10  # no other file of tests uses it
+REDIS_DATABASE = 10  # no other test file uses it
 
 
 def row_key(table: str, row: str) -> str:
@@ -535,13 +533,13 @@ def redis_url(services: Endpoints) -> str:
 
 @pytest.fixture
 def table() -> str:
-    """A table's name of the test's own: its keys are nobody else's."""
+    """Return a table name of the test's own, so that nobody else uses its keys."""
     return f"table_{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def reader(redis_url: str) -> Iterator[redis.Redis]:
-    """A client that shares nothing with the sink."""
+    """Yield a client that shares nothing with the sink."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
 
@@ -560,14 +558,14 @@ def make_redis_sink(redis_url: str, table: str) -> Iterator[Callable[..., RedisS
 
 
 def window(service: str, start: int, version: int, *, deleted: bool = False, metric: str = "cpu") -> Change:
-    """A change of the row (metric, service, start), whose value tells its version."""
+    """Return a change of the row (metric, service, start) whose value tells its version."""
     value = None if deleted else json.dumps({"service": service, "start": start, "state": f"v{version}"})
     row = f"{service}:{metric}:{start}"
     return Change("k", value, version, row_key=row, group=metric, member=service, order=start)
 
 
 def expected(one: Change, generation: int = GENERATION) -> dict[str, Any]:
-    """What readers are to find for a change."""
+    """Return what readers must find for a change."""
     row = {"_deleted": True} if one.value is None else json.loads(one.value)
     return {**row, "_generation": generation, "_version": one.version}
 
@@ -626,14 +624,14 @@ def test_a_fill_stands_until_redis_loses_its_keys(
     with sink.filling():
         assert not sink.is_filled()
         reader.delete(f"lakehouse:{table}:filled")
-    assert not sink.is_filled()  # what was put before the loss is gone, so this fill counts for nothing
+    assert not sink.is_filled()  # rows put before the loss are gone, so this fill does not count
 
     with sink.filling():
         pass
     assert sink.is_filled()
     assert sink.seems_filled()
     assert 0 < reader.ttl(f"lakehouse:{table}:filled") <= TTL_S
-    assert not make_redis_sink(ttl_s=2 * TTL_S).is_filled()  # rows that live longer have to be put again
+    assert not make_redis_sink(ttl_s=2 * TTL_S).is_filled()  # rows with a longer TTL must be put again
     with pytest.raises(ZeroDivisionError), sink.filling():
         _ = 1 / 0
     assert not sink.seems_filled()
@@ -661,7 +659,7 @@ VERSIONS = [
         ("billing", -60, 10),
     ]
 ]
-# Two rows of one member that are equally late: the later change is the latest.
+# Rows of one member with the same order: the newest change is the latest.
 VERSIONS += [replace(window("cart", 60, version), row_key=f"cart-{version}") for version in (4, 6, 5)]
 DELIVERIES = st.tuples(
     st.permutations(VERSIONS), st.lists(st.sampled_from(VERSIONS), max_size=6), st.integers(1, len(VERSIONS))
@@ -677,7 +675,7 @@ DELIVERIES = st.tuples(
 def test_whatever_the_order_of_delivery_the_newest_stands(
     redis_url: str, reader: redis.Redis, delivery: tuple[list[Change], list[Change], int]
 ) -> None:
-    """What stands of a member whose latest row was deleted is put again, as the export does it."""
+    """The remaining rows of a member whose latest row was deleted are put again, as the export does."""
     order, repeated, cut = delivery
     newest = {one.row_key: one for one in sorted(VERSIONS, key=lambda one: one.version)}
     standing = [one for one in newest.values() if one.value is not None]
@@ -710,7 +708,7 @@ def test_a_fill_puts_what_redis_has_evicted(
     delivery: tuple[list[Change], list[Change], int],
     evicted: set[int],
 ) -> None:
-    """Redis evicts single keys: the hash of a group's latest rows without its stamps, or these alone."""
+    """Redis evicts single keys: the hash of a group's latest rows without its stamps, or the stamps alone."""
     order, repeated, cut = delivery
     newest = {one.row_key: one for one in sorted(VERSIONS, key=lambda one: one.version)}
     existing = [one for one in newest.values() if one.value is not None]
@@ -790,7 +788,7 @@ def test_a_deleted_row_stays_deleted_when_an_older_version_is_replayed(
 def test_after_a_delete_of_the_latest_the_next_one_is_the_latest_until_all_that_stand_are_put(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink], *, rows_move: bool
 ) -> None:
-    """Where rows move the one of the same commit is known to be the latest."""
+    """If rows move, the row of the same commit is known to be the latest."""
     sink, is_open = make_redis_sink(rows_move=rows_move), frozenset({("cpu", "auth")})
     moved = [window("auth", 120, 5, deleted=True), window("auth", 60, 5)]
     assert sink.write([window("auth", 90, 3), window("auth", 120, 4)]).open == frozenset()
@@ -802,9 +800,9 @@ def test_after_a_delete_of_the_latest_the_next_one_is_the_latest_until_all_that_
     assert latest(reader, table)["auth"]["state"] == "v3"
 
     gone = [window("auth", 90, 7, deleted=True), window("auth", 60, 8, deleted=True)]
-    assert sink.write(gone).open == sink.write(gone).open == is_open  # a second time after a crash
+    assert sink.write(gone).open == sink.write(gone).open == is_open  # repeated, as after a crash
     assert latest(reader, table) == {}
-    assert sink.write([window("auth", 180, 9)]).open == frozenset()  # later than the latest has been
+    assert sink.write([window("auth", 180, 9)]).open == frozenset()  # later than the latest so far
 
 
 def test_every_key_has_a_time_to_live_which_an_update_begins_again(
@@ -829,12 +827,12 @@ def test_a_member_that_nothing_is_heard_of_leaves_the_latest_after_its_row(
     sink = make_redis_sink(ttl_s=60)
     sink.write([busy])
     make_redis_sink(ttl_s=3).write([quiet])
-    sink.write([window("busy", 60, next(versions))])  # keeps the hash itself alive, and its own place in it
+    sink.write([window("busy", 60, next(versions))])  # keeps the hash itself alive, and its own member in it
     assert latest(reader, table)["quiet"] == expected(quiet)
 
     def only_others_are_left() -> bool:
         sink.write([window("other", 60, next(versions))])
-        members = sorted(latest(reader, table))  # looked at first: the row may go at any moment
+        members = sorted(latest(reader, table))  # read first: the row may expire at any moment
         row_is_gone = not reader.exists(row_key(table, quiet.row_key))
         assert row_is_gone or "quiet" in members
         return row_is_gone and members == ["busy", "other"]
@@ -907,7 +905,7 @@ def test_redis_that_lost_its_scripts_is_given_them_again(
 
 
 def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
-    with socket.socket() as reserved:  # bound and not listening: nobody else can answer here
+    with socket.socket() as reserved:  # bound but not listening: nobody else can answer here
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
         url = f"redis://user:secret@127.0.0.1:{port}/0"
@@ -932,7 +930,7 @@ def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
         f"{{{latest_hash}}}:expiry",
     ]
     for key in keys:
-        reader.delete(key)  # the call before has written others
+        reader.delete(key)  # the previous call may have written it
         reader.rpush(key, "of another type")
 
         with pytest.raises(ServiceError, match=f"WRONGTYPE {re.escape(key)}; .* delete the key") as caught:
@@ -954,7 +952,7 @@ def test_expired_members_leave_a_hundred_at_a_time(
     sink, versions = make_redis_sink(ttl_s=60), count(2)
     sink.write([window("busy", 60, next(versions))])  # keeps the hash itself alive
     await_(lambda: not reader.exists(row_key(table, "quiet 249:cpu:60")), 60)
-    time.sleep(2.1)  # members go up to two seconds after their rows
+    time.sleep(2.1)  # members expire up to two seconds after their rows
 
     left = []
     for _ in range(3):
@@ -965,7 +963,7 @@ def test_expired_members_leave_a_hundred_at_a_time(
 
 
 def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
-    """It answers at a socket of the test's own, and is started once the sink has knocked in vain."""
+    """It has the test's own socket, and is started once the sink has tried in vain to connect."""
     path = str(tmp_path / "redis.sock")
     with ExitStack() as started:
 

@@ -1,6 +1,6 @@
-"""Records that are far larger than they look: compressed a thousandfold, by Kafka and in Delta's files.
+"""Records far larger than they look: compressed a thousandfold, by Kafka and in Delta's files.
 
-As a user runs them: with a heap of a gigabyte, on a real broker.
+The layers run as they do for a user: with a heap of one gigabyte, on a real broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def place(tmp_path: Path, services: Endpoints) -> Iterator[Place]:
 
 
 def send(place: Place, topic: str, values: list[bytes], key: bytes) -> None:
-    """Put records into a topic, packed by gzip, one batch each."""
+    """Send records to a topic, compressed by gzip, in one batch each."""
     producer = KafkaProducer(
         bootstrap_servers=place.services.kafka,
         acks="all",
@@ -67,7 +67,7 @@ def test_the_size_of_records_is_their_real_one(services: Endpoints, place: Place
         assert looker.look() == {0: (0, 2)}
         assert looker.record_bytes(0, 0) == 150_000
         assert looker.record_bytes(0, 1) == 200_000
-        assert looker.record_bytes(0, 7) is None  # there is none
+        assert looker.record_bytes(0, 7) is None  # there is no such record
         assert looker.look() == {0: (0, 2)}
     finally:
         looker.close()

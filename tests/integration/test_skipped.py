@@ -1,6 +1,6 @@
-"""Records that silver cannot judge: they are named, skipped as dead letters, and tried again on request.
+"""Records that silver cannot judge are named, skipped as dead letters, and judged again on request.
 
-What cannot be judged is what a user's own rule makes of a value: it divides by it, and 0 is a valid value.
+They cannot be judged because a user's own rule divides by the value, and 0 is a valid value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LANDED = pipeline.utc("2026-03-20T12:00:30")
 NOW = LANDED + timedelta(hours=1)
 SOUND = tolerant(STREAM, 3600)
 PLACE = StructType().add("topic", "string").add("partition", "integer").add("offset", "long")
-VALUES: Sequence[Sequence[float]] = ((1, 2), (3, 0, 4, 0, 5), (6,))  # those of offsets 3 and 5 are 0
+VALUES: Sequence[Sequence[float]] = ((1, 2), (3, 0, 4, 0, 5), (6,))  # 0 at offsets 3 and 5
 
 
 def dividing() -> tuple[Rule, ...]:
@@ -63,7 +63,7 @@ def broken(stream: Stream = SOUND) -> Stream:
 
 
 def with_ids() -> Stream:
-    """Return the stream, of whose records each corrects those before it that have its id."""
+    """Return the stream with records that correct earlier ones with the same id."""
     source = replace(SOUND.sources[0], unique_by="header:id", sequence_by="header:sequence")
     return replace(SOUND, sources=(source,))
 
@@ -88,7 +88,7 @@ def places(settings: Settings, *offsets: str) -> list[str]:
 
 
 def failing(spark: SparkSession, settings: Settings, stream: Stream) -> str:
-    """Run silver, and return what it ends with."""
+    """Run silver, and return the error that it ends with."""
     with pytest.raises(StreamError) as failed:
         pipeline.run_layers(spark, settings, "silver", stream=stream)
     return str(failed.value)
@@ -97,7 +97,7 @@ def failing(spark: SparkSession, settings: Settings, stream: Stream) -> str:
 def skip(
     spark: SparkSession, settings: Settings, stream: Stream, wanted: Sequence[str], *layers: LayerName
 ) -> list[str]:
-    """Run layers with --skip, and return what is said."""
+    """Run layers with --skip, and return the notices."""
     said = list[str]()
     options = RunOptions(AVAILABLE_NOW, skip=skipped(wanted, settings, load(settings)), on_notice=said.append)
     run(Lake(spark, settings.lake), [stream], layers or ["silver"], settings, options)
@@ -201,7 +201,7 @@ def test_layers_that_read_no_records_of_kafka_cannot_skip_any(
 
 
 def rows(spark: SparkSession, *partitions: int) -> DataFrame:
-    """Return rows of a topic `t`: of each partition so many, with every other offset."""
+    """Return rows of a topic `t` at every other offset, as many for each partition as given."""
     places = [("t", number, 2 * n) for number, count in enumerate(partitions) for n in range(count)]
     return local_frame(spark, places, PLACE)
 

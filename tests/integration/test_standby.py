@@ -1,4 +1,4 @@
-"""Two runs that stand by for each other, as processes: killed, asleep and stopped, with events coming in."""
+"""Two processes that stand by for each other are killed, suspended and stopped while events arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a topic is begun: at its end or at a time, once, and known to the audit."""
+"""Where a topic is first read from: its end or a time, decided once, and known to the audit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NOON_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 
 
 def sent(settings: Settings, *values: str) -> None:
-    """Send records, each so many hours after noon."""
+    """Send each value as a record, timestamped that many hours after noon."""
     records = [Raw(one.encode(), timestamp_ms=NOON_MS + 3_600_000 * int(one)) for one in values]
     pipeline.send(settings, records, SOURCE)
 
 
 def landed(spark: SparkSession, settings: Settings, notices: list[str] | None = None) -> list[str]:
-    """Run bronze, and return the values that it has."""
+    """Run bronze, and return the values in its table."""
     options = RunOptions(AVAILABLE_NOW, on_notice=(notices if notices is not None else []).append)
     run(Lake(spark, settings.lake), [under(settings, TRANSACTIONS)], ["bronze"], settings, options)
     return sorted(row["value"].decode() for row in pipeline.rows_of(settings, BRONZE))
@@ -47,7 +47,7 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
     notices = list[str]()
 
     assert landed(spark, settings, notices) == []
-    sent(settings, "3")  # while nothing ran
+    sent(settings, "3")  # while nothing was running
     assert landed(spark, settings, notices) == ["3"]
 
     topic = settings.topic(SOURCE.topic)
@@ -71,7 +71,7 @@ def test_a_topic_is_begun_at_a_time_and_a_partition_without_one_at_its_end(
     )
     sent(settings, "0", "1", "2", "3")
     assert landed(spark, settings) == ["2", "3"]
-    # Another start is not asked for: the table knows how far it has read.
+    # A changed start has no effect: the table knows how far it has read.
     later = with_streams(settings, transactions={"start": "latest"})
     sent(later, "4")
     assert landed(spark, later) == ["2", "3", "4"]

@@ -1,4 +1,4 @@
-"""docs/streams.md keeps its word: its package is installed and run, and all layers take what no kind fits."""
+"""docs/streams.md keeps its word: its package works, and all layers run the stream that no kind fits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """The code of the pages, by module."""
+    """Yield the pages' code by module."""
     with imported(tmp_path) as found:
         yield found
 
@@ -61,7 +61,7 @@ def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> No
 
 @pytest.fixture
 def clicks(modules: dict[str, Any]) -> Stream:
-    """The stream that no kind fits."""
+    """Return the stream that no kind fits."""
     stream: Stream = modules["page_clicks"].CLICKS
     return stream
 
@@ -138,7 +138,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the package of the page."""
+    """Install the page's package with pip, and return the directory."""
     directory = tmp_path_factory.mktemp("shop")
     source, target = directory / "source", directory / "installed"
     (source / "shop").mkdir(parents=True)
@@ -218,6 +218,6 @@ def test_the_stream_of_the_page_is_run_by_every_command(
         assert len(last) == row["windows"]
         assert sum(last.values()) == 990
 
-        # Without the file, or the package on the path, its tables are left alone and no command knows it.
+        # Without the file, or the package on the path, the stream is unknown and its tables are left alone.
         environment = here.environment
         lakehouse("run", "all", *only, "--trigger", "available-now", code=2)

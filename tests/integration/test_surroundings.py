@@ -1,4 +1,4 @@
-"""A command where a host and a user have no name, and a locale neither UTF-8 nor the digits 0 to 9."""
+"""Commands where host and user have no name, and the locale has neither UTF-8 nor the digits 0 to 9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import BIN, LAKEHOUSE, QUICK_JVM, ROOT, finish, sub
 
 NAME = "größe 100%, 東京 \"{$x}' [a]"
 NAMELESS = ["unshare", "--user", "--map-user=4242"]
-"""Runs a command as a user that the system has no name for."""
+"""Runs a command as a user for whom the system has no name."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Two processes that run the same layer: one writes a micro-batch, the other is refused, nothing is twice."""
+"""Two processes run the same layer: one writes a micro-batch, the other is refused, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ tables.append = late
 from lakehouse.cli.main import main
 main()
 """
-"""The command line, whose appends wait for as long as a file is there."""
+"""The command line, with appends that wait while a file exists."""
 
 
 def event(number: int) -> Raw:
@@ -65,7 +65,7 @@ def sold(product: str, value: int) -> Raw:
 
 
 def both_plan(make: Callable[[], Step], *, then: Callable[[], None] = lambda: None) -> None:
-    """Let two plan the same, and more come; the first writes, and the second is refused, and made again."""
+    """Have two steps plan the same; then more arrives. One writes, the other is refused and replaced."""
     first, second = make(), make()
     batch, same = planned(first), planned(second)
     then()
@@ -81,7 +81,7 @@ def both_plan(make: Callable[[], Step], *, then: Callable[[], None] = lambda: No
 def test_of_two_that_plan_the_same_micro_batch_one_is_refused_in_every_layer(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    """More records come while they write; whoever goes on takes them."""
+    """More records arrive while they write; whichever continues takes them."""
     settings = make_settings({"kafka.topic_partitions": 1})
     pipeline.send(settings, [event(0), REFUSED])
     both_plan(partial(bronze_of, spark, settings), then=lambda: pipeline.send(settings, [event(1), REFUSED]))
@@ -100,14 +100,14 @@ def test_of_two_that_plan_the_same_micro_batch_one_is_refused_in_every_layer(
 
 
 def overtake(make: Callable[[], Step], name: str, ends: str) -> None:
-    """Let the second one look between the two writes of the first, and one of them end the micro-batch."""
+    """Let the second step plan between the two writes of the first, and one of them end the micro-batch."""
     first, second = make(), make()
     batch, begun = planned(first), list[Batch]()
     done, calls = getattr(tables, name), list[object]()
 
     def between(*given: object, **named: object) -> object:
         calls.append(given)
-        if len(calls) == 2:  # the first one is about to end it
+        if len(calls) == 2:  # the first step is about to end it
             begun.append(planned(second))
             if ends == "the second":
                 write(second, begun[0], now=LANDED)
@@ -127,7 +127,7 @@ def overtake(make: Callable[[], Step], name: str, ends: str) -> None:
 def test_a_second_one_may_finish_what_the_first_has_begun_and_only_one_does(
     spark: SparkSession, lake_settings: Settings, ends: str
 ) -> None:
-    """Between dead letters and clean rows, and between a side table and the main one."""
+    """The second one looks between dead letters and clean rows, and between a side table and the main one."""
     settings, landed = lake_settings, [sold("pen", 2500), REFUSED, sold("ink", 1)]
     pipeline.land(spark, settings, [landed], landed_at=LANDED, source=SALES_SOURCE)
     overtake(partial(silver_of, spark, settings, SALES), "append", ends)
@@ -146,7 +146,7 @@ def test_a_second_one_may_finish_what_the_first_has_begun_and_only_one_does(
 def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
     spark: SparkSession, services: Endpoints, tmp_path: Path
 ) -> None:
-    """The first process has planned and not written when the second takes the same records."""
+    """The first process has planned but not written when the second takes the same records."""
     with place(tmp_path / "home", services, database=7) as here:
         settings, held = here.settings(), tmp_path / "held"
         command = [sys.executable, "-c", HELD, "run", "bronze", "--stream", "metrics", "--trigger", "200 ms"]

@@ -1,7 +1,7 @@
-"""Rows that are too large for their topic: the others leave, they are noted, and the audit knows.
+"""Rows too large for their topic: the others are sent, these are noted, and the audit knows of them.
 
-Calls are put into gold.call_records by hand, closed, one Delta commit a call: version 0 made the table. The
-broker takes records of 2 MiB where nothing else is said.
+Closed calls are put into gold.call_records by hand, in one Delta commit per `put`; version 0 made the table.
+The broker accepts records of up to 2 MiB unless a test sets another limit.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from tests.support.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STR
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TS_MS = 1_777_896_000_000
 LIMIT = 2 * 1024 * 1024
-REDIS_DATABASE = 12  # no other file of tests uses it
+REDIS_DATABASE = 12  # no other test file uses it
 UNSENT = "ops.unsent_rows"
 
 
 @dataclass(frozen=True)
 class Call:
-    """A closed call of ann with somebody."""
+    """A closed call between ann and somebody."""
 
     other: str
     analytics: str = "a"
@@ -84,12 +84,12 @@ class Call:
         }
 
 
-# One payload alone would fit, and each came in a record that the broker took.
+# Either payload alone would fit, and each came in a record that the broker accepted.
 LARGE = Call("eve", "x" * 1_200_000, "y" * 1_200_000)
 
 
 class Exported:
-    """One lake's calls, or another table, and the topic that they leave to."""
+    """One lake's calls, or another table, and the topic to which they are sent."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Exported:
         return [batch for batch in done if batch.query == f"export.{self.table.name}"]
 
     def written(self) -> dict[str, int]:
-        """Export one micro-batch and return what came of its rows, the topic's by the name `topic`."""
+        """Export one micro-batch, and return its row counts by destination, with `topic` for the topic."""
         (batch,) = self.run()
         return {"topic" if name == self.topic else name: n for name, n in batch.result.written.items()}
 
@@ -132,7 +132,7 @@ class Exported:
         return found
 
     def noted(self) -> list[tuple[Any, ...]]:
-        """The rows of ops.unsent_rows but for the time, which is now."""
+        """Return the rows of ops.unsent_rows without the time, which must be recent."""
         columns = "table", "topic", "row_key", "version", "key", "size_bytes", "limit_bytes", "reason"
         rows = pipeline.rows_of(self.settings, UNSENT)
         now = pipeline.micros(datetime.now(UTC))
@@ -177,7 +177,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
 
     messages = {call.key: [call.message] for call in (first, *others)}
     assert exported.messages() == messages
-    # 61 bytes of a batch, 21 of a record, one for no headers, one and four for the lengths.
+    # 61 bytes for a batch, 21 for a record, one for no headers, one and four for the lengths.
     size = 88 + len(LARGE.key) + len(LARGE.message)
     row = ("call_records", exported.topic, LARGE.key, 2, LARGE.key, size, LIMIT, "too_large")
     assert exported.noted() == [row]
@@ -185,7 +185,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
         stored = json.loads(client.get(f"lakehouse:call_records:row:{LARGE.key}") or "{}")
     assert (stored["analytics"], stored["metrics"]) == (LARGE.analytics, LARGE.metrics)
 
-    # A crash before the note in the lake: the micro-batch comes again.
+    # As after a crash before the note in the lake: the micro-batch is repeated.
     exported.note.with_name(f".{exported.note.name}.crc").unlink(missing_ok=True)
     exported.note.write_text(earlier)
     version = pipeline.version_of(exported.settings, UNSENT)
@@ -236,7 +236,7 @@ def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_la
         patch.setattr(KafkaSink, "write", crash)
         with pytest.raises(ServiceError, match="pulled out"):
             calls.run()
-    # Somebody tells Kafka that the micro-batch has left, so its row never does.
+    # Somebody tells Kafka that the micro-batch has been sent, so its row never is.
     group = f"lakehouse-export-call_records-to-{calls.topic}"
     progress = read_progress(settings.kafka.access, group, calls.topic)
     assert progress is not None

@@ -1,4 +1,4 @@
-"""Upkeep beside layers that write: no run fails, no row is lost or doubled, and the audit stays clean."""
+"""Upkeep while layers write: no run fails, no row is lost or doubled, and the audit remains clean."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.settings import MakeSettings
 
 NOW = pipeline.utc("2026-03-01T00:00:00")
 ROUNDS = 50
-FILLED = 3000  # rows of gold at the beginning: every merge would rewrite all of a table that is smaller
+FILLED = 3000  # gold's rows at the start; every merge would rewrite a smaller table in full
 
 
 def left_behind(table: Path, number: int) -> Path:
@@ -43,7 +43,7 @@ def left_behind(table: Path, number: int) -> Path:
 
 
 def told(settings: Settings) -> int:
-    """How many events the last messages of all rows say there are."""
+    """Return how many events there are according to the last messages of all rows."""
     last: dict[tuple[bytes, int], int] = {}
     topic = settings.topic("metrics-aggregated-1m")
     for message in pipeline.read_topic(settings.kafka.bootstrap_servers, topic):
@@ -57,11 +57,11 @@ def told(settings: Settings) -> int:
 def test_fifty_rounds_beside_a_live_run(
     spark: SparkSession, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds of upkeep between those of the run, and as many under leases as a process beside it takes.
+    """Upkeep runs in the run's quiet moments, and also under leases, as in a process beside it.
 
-    Each event is a minute before the last one, so that gold gets another file with every merge. If time moved
+    Each event is a minute earlier than the last, so that every merge adds a file to gold. If time moved
     forward, each merge would rewrite the file of the newest row, which becomes final. Some events change an
-    old row instead. VACUUM has something to do in every fifth round beside the run: a file that a killed
+    old row instead. In every fifth round beside the run, VACUUM has something to delete: a file that a killed
     writer left a month ago.
     """
     settings = make_settings({"kafka.topic_partitions": 1, "maintenance.keep_versions_s": 1})

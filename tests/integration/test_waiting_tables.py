@@ -1,4 +1,4 @@
-"""Tables that a live run merges now and then: their rows wait in silver; none is lost or counted twice."""
+"""Tables that a live run merges only at intervals: rows wait in silver; none is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG_S, SHORT_S = 3600, 3
 
 
 def every(seconds: int) -> Stream:
-    """Return metrics whose summaries are merged once in so many seconds."""
+    """Return the metrics stream with summaries that are merged once every `seconds` seconds."""
     first, summaries = METRICS.gold
     assert summaries == METRICS_SUMMARY_10M
     return replace(METRICS, gold=(first, replace(summaries, merge_every_s=seconds)))
@@ -45,7 +45,7 @@ def every(seconds: int) -> Stream:
 
 @dataclass
 class WaitingLake:
-    """A lake of metrics; `sent` counts the events, `done` are the micro-batches of a run."""
+    """A lake of metrics. `sent` counts the events; `done` holds the finished micro-batches."""
 
     spark: SparkSession
     settings: Settings
@@ -55,13 +55,13 @@ class WaitingLake:
 
     @contextmanager
     def running(self, merge_every_s: int) -> Iterator[None]:
-        """All layers live."""
+        """Run all layers live during the block."""
         stop = Stop()
 
         def work() -> None:
             try:
                 self._run("100 milliseconds", stop, every(merge_every_s))
-            except Exception as failure:  # noqa: BLE001 - seen by the test's own thread
+            except Exception as failure:  # noqa: BLE001 - reported in the test's own thread
                 self.failures.append(failure)
 
         thread = threading.Thread(target=work)
@@ -86,7 +86,7 @@ class WaitingLake:
         )
 
     def produce(self) -> None:
-        """Send an event, and wait until the minutes have it."""
+        """Send an event, and wait until gold.metrics_1m counts it."""
         stamp = int(NOON.timestamp() * 1000) + self.sent
         one = {"serviceId": "auth", "metricName": "m", "value": self.sent, "timestamp": stamp}
         pipeline.send(self.settings, [Raw(json.dumps(one).encode())])
@@ -118,7 +118,7 @@ class WaitingLake:
         return sum(row["count"] for row in pipeline.rows_of(self.settings, table)) if there.exists() else 0
 
     def merges(self) -> list[int]:
-        """How many rows each merge of the summaries has read."""
+        """Return how many rows each merge of the summaries has read."""
         return [one.result.rows for one in self.done if one.query == SUMMARIES]
 
     def check(self) -> None:

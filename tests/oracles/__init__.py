@@ -1,4 +1,4 @@
-"""What the pipeline promises, once more in plain Python: json, decimal, dictionaries and sorting, no Spark.
+"""What the pipeline promises, again in plain Python: json, decimal, dictionaries and sorting, no Spark.
 
 Tests compare the pipeline with this instead of with itself, so nothing here is taken from `lakehouse`.
 
@@ -7,5 +7,5 @@ Tests compare the pipeline with this instead of with itself, so nothing here is 
     product_sales([Sale("pen", Decimal(3), …), …])    the rows of a gold table, column by column
 
 Times are integers since the epoch, UTC, in the unit that their name ends with; in the rows of gold tables,
-which have the tables' column names, in microseconds. Money is a Decimal from the first digit to the last.
+which have the tables' column names, they are in microseconds. Money is a Decimal to the last digit.
 """

@@ -1,4 +1,4 @@
-"""JSON as the pipeline has to read it: strict, numbers by their digits, doubled names noticed."""
+"""JSON as the pipeline must read it: strict, with the digits of numbers, and noticing repeated names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DECIMAL_DIGITS = 38
 
 @dataclass(frozen=True)
 class Number:
-    """A JSON number as it is written."""
+    """A JSON number as written."""
 
     text: str
 
     @property
     def is_integer(self) -> bool:
-        """Tell whether it is a whole number of as many digits as are read exactly."""
+        """Whether it is a whole number with no more digits than are read exactly."""
         return self._is_exact and "." not in self.text
 
     @property
@@ -35,7 +35,7 @@ class Number:
 
     @property
     def decimal(self) -> Decimal:
-        """The number itself; infinite where its exponent is beyond Python's, unless it is zero."""
+        """The number itself; infinite if its exponent is beyond Python's, unless it is zero."""
         try:
             return Decimal(self.text)
         except InvalidOperation:
@@ -44,7 +44,7 @@ class Number:
 
     @property
     def kept(self) -> Decimal:
-        """What a payload keeps: with an exponent or too many digits what its double stands for."""
+        """What a payload keeps: the value of the double if it has an exponent or too many digits."""
         return Decimal(self.text if self._is_exact else repr(self.double))
 
     @property
@@ -57,18 +57,18 @@ class Number:
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as it is written, with names that are there twice."""
+    """A JSON object as written, including repeated names."""
 
 
 def parse(text: str) -> Any:
-    """Return what one JSON text says, with Number and Pairs for numbers and objects; ValueError if none."""
+    """Parse one JSON text, with Number and Pairs for numbers and objects; raise ValueError if it is none."""
     return json.loads(
         text, parse_constant=_refuse, parse_int=Number, parse_float=Number, object_pairs_hook=Pairs
     )
 
 
 def to_text(value: object) -> str:
-    """Return what `parse` gave as compact JSON."""
+    """Return a value from `parse` as compact JSON."""
     if isinstance(value, Number):
         return value.text
     if isinstance(value, Pairs):
@@ -79,9 +79,9 @@ def to_text(value: object) -> str:
 
 
 def payload_text(value: object) -> str | None:
-    """Return how a field of any JSON type is kept: null as null, a string as itself, the rest as JSON.
+    """Return how a field of any JSON type is kept: null as null, a string as itself, anything else as JSON.
 
-    A string that reads like JSON keeps its quotes, so that what is kept can be turned back.
+    A string that reads like JSON keeps its quotes, so that the original can be restored.
     """
     if value is None:
         return None
@@ -91,24 +91,24 @@ def payload_text(value: object) -> str | None:
 
 
 def payload_meaning(text: str | None) -> object:
-    """Return what a kept payload stands for, equal for two texts that say the same in other spelling."""
+    """Return the meaning of a kept payload, equal for two texts that differ only in spelling."""
     if text is None:
         return None
     return _comparable(parse(text)) if _is_json(text) else ("plain", text)
 
 
 def exact_sum(values: Iterable[Decimal]) -> Decimal | None:
-    """Return the sum to the last digit; None where it has more than 29 of them before its point."""
+    """Return the sum to the last digit, or None if it has more than 29 digits before the point."""
     return held(reduce(EXACT.add, values, Decimal(0)))
 
 
 def held(total: Decimal) -> Decimal | None:
-    """Return the total where decimal(38,9) holds it."""
+    """Return the total if decimal(38,9) holds it, else None."""
     return total if total.copy_abs() < Decimal("1e29") else None
 
 
 def beyond_the_parser(value: object) -> bool:
-    """Tell whether a value has half a surrogate pair, or an object with a name twice, anywhere in it."""
+    """Tell whether a value contains, anywhere, half a surrogate pair or an object with a repeated name."""
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, Pairs):

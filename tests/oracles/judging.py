@@ -32,7 +32,7 @@ Reasons = frozenset[tuple[str, str | None]]
 
 
 class Kind(Enum):
-    """What a field must be; ANY takes every JSON value, null and nothing, ID text or a whole number."""
+    """What a field must be; ANY takes every JSON value, null or nothing, ID a text or a whole number."""
 
     STRING = auto()
     ID = auto()
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record, with a dot where it lies in an object, and its column in silver."""
+    """A field of a record, with a dot if it is inside an object, and its column in silver."""
 
     name: str
     column: str
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Contract:
-    """The fields of a record; `tombstone` is the column that the key of a record without value gives."""
+    """The fields of a record; `tombstone` is the column that a record without a value fills from its key."""
 
     fields: tuple[Field, ...]
     tombstone: str | None = None
@@ -91,16 +91,16 @@ ENVELOPED = Contract(
     ),
     event_time="source.ts_ms",
 )
-"""That of transactions in Debezium's envelope."""
+"""The contract of transactions in Debezium's envelope."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A record as silver should see it; `own_time_us` is null where the event time is Kafka's.
+    """A record as silver should see it; `own_time_us` is None if the event time is Kafka's.
 
-    `reasons` are all (rule, column) pairs against it, in no order; none means that it is clean. The other
-    fields are what the silver table holds, and mean something for a clean record only. `seen` is what can be
-    read of any record: the columns that break no rule, and `event_time` in microseconds.
+    `reasons` are all (rule, column) pairs against it, unordered; if there are none, it is clean. The other
+    fields are what the silver table holds, and are only meaningful for a clean record. `seen` is what can be
+    read from any record: the columns that break no rule, and `event_time` in microseconds.
     """
 
     reasons: Reasons
@@ -112,7 +112,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What a clean record of any stream has: a time, and its place in the topic."""
+    """What a clean record of any stream has: a time, and a place in its topic."""
 
     event_time_us: int
     partition: int = 0
@@ -132,8 +132,8 @@ def judge_record(
 ) -> Judged:
     """Judge a Kafka record by a contract.
 
-    It knows the parser's limits on surrogates and double keys within the contract's fields, not those on
-    size (nesting, digits of a number, length of a name).
+    This covers the parser's limits on surrogates and repeated keys within the contract's fields, but not
+    those on size (nesting, digits of a number, length of a name).
     """
     event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms, earliest_us)
     columns: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def judge_record(
             columns[one.column], rule = _read_field(one, record)
             reasons |= {(rule, one.column)} if rule else set()
         place = within(record, contract.event_time)
-        stamp = False if place is None else place[0].get(place[1])  # which is of the wrong type
+        stamp = False if place is None else place[0].get(place[1])  # False is of the wrong type
         event_time_us, event_time_rule = _event_time(stamp, kafka_timestamp_ms, earliest_us)
     if event_time_rule is not None:
         reasons.add((event_time_rule, "event_time"))
@@ -179,7 +179,7 @@ def _key_text(key: bytes | None) -> tuple[str, str | None]:
 
 
 def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any], str | None]:
-    """Return the object, or the rule that says why there is none."""
+    """Return the object, or the rule that explains why there is none."""
     if value is None:
         return {}, "value_null"
     try:
@@ -200,9 +200,9 @@ def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any
 
 
 def within(record: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str] | None:
-    """Return the object in which a field lies, empty for none, and its name there.
+    """Return the object that contains a field (empty if there is none), and the field's name there.
 
-    Null: something else than an object is on the way.
+    Return None if something other than an object is on the way.
     """
     *outer, last = path.split(".")
     for name in outer:
@@ -214,10 +214,10 @@ def within(record: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str
 
 
 def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """Return what silver holds of a field, or the rule that it breaks."""
+    """Return what silver holds for a field, or the rule that it breaks."""
     place = within(record, one.name)
     inner, name = place or ({}, "")
-    value = False if place is None else inner.get(name)  # false is of the wrong type
+    value = False if place is None else inner.get(name)  # False is of the wrong type
     if one.kind is Kind.ANY:
         return payload_text(value), None
     if value is None:
@@ -248,7 +248,7 @@ def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
 
 
 def _decimal_38_9(number: Number) -> Decimal | None:
-    """Return the number as decimal(38,9), None where that is not exactly what it says."""
+    """Return the number as decimal(38,9), or None if that is not exactly its value."""
     exact = number.decimal
     if not exact.is_finite() or exact.copy_abs() >= _BEYOND:
         return None
@@ -266,7 +266,7 @@ def _event_time(stamp: object, kafka_timestamp_ms: int, earliest_us: int) -> tup
         micros = _parse_iso(stamp, earliest_us)
         return (0, "bad_timestamp") if micros is None else (micros, None)
     if not isinstance(stamp, Number) or not stamp.is_integer:
-        return 0, "wrong_type"  # integers of 39 digits and more are read as floating point
+        return 0, "wrong_type"  # integers with 39 digits or more are read as floating point
     micros = int(stamp.text) * 1000
     return (micros, None) if earliest_us <= micros <= _LAST_US else (0, "bad_timestamp")
 

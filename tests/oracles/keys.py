@@ -1,4 +1,4 @@
-"""Keys of several names, as messages and rows in Redis have them."""
+"""Keys composed of several names, as in messages and rows in Redis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _HEX = {"25", "3A", "2D", "7B", "7D"}
 
 
 def escaped(name: str, separators: str = ":") -> str:
-    """Return the name with its separators, and a percent sign that would be read so, as in URLs."""
+    """Return the name with its separators, and any ambiguous percent sign, escaped as in URLs."""
     return "".join(
         f"%{ord(character):02X}"
         if character in separators or (character == "%" and name[place + 1 : place + 3] in _HEX)
@@ -16,5 +16,5 @@ def escaped(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: str, separator: str = ":") -> str:
-    """Return the key of the names."""
+    """Return the key composed of the names."""
     return separator.join(escaped(name, separator) for name in names)

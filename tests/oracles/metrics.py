@@ -28,7 +28,7 @@ class Metric(Event):
 
 @dataclass(frozen=True)
 class Grain:
-    """What a table of windows has a row for: two names, which `names` gives, and a window of `length_us`."""
+    """The rows of a table of windows: one for two names, which `names` gives, and a window of `length_us`."""
 
     columns: tuple[str, str]
     names: Callable[[Metric], tuple[str, str]]
@@ -46,7 +46,7 @@ METRICS_SUMMARY_10M = Grain(
 
 
 class Statistics(TypedDict):
-    """A window's row but for its key and is_final, and the values it is made of, sorted."""
+    """A window's row except for its key and is_final, and the values it is made from, sorted."""
 
     count: int
     sum: float
@@ -64,7 +64,7 @@ class Statistics(TypedDict):
 
 
 def windows(records: Iterable[Metric], grain: Grain) -> Windows:
-    """Return the rows of a table of windows by its two names and the window start in microseconds."""
+    """Return the rows of a table of windows by their two names and the window start in microseconds."""
     groups: dict[tuple[str, str, int], list[Metric]] = defaultdict(list)
     for record in records:
         start_us = record.event_time_us // grain.length_us * grain.length_us
@@ -86,7 +86,7 @@ def metrics_summary_10m(records: Iterable[Metric]) -> Windows:
 
 
 def statistics(values: Iterable[float], last_event_time_us: int = 0) -> Statistics:
-    """Describe some values; the moments in two passes, percentiles by nearest rank."""
+    """Describe some values, with moments computed in two passes, and percentiles by nearest rank."""
     ordered = sorted(values)
     count = len(ordered)
     total = _total(ordered)
@@ -110,7 +110,7 @@ def statistics(values: Iterable[float], last_event_time_us: int = 0) -> Statisti
 
 
 def statistics_without_moments(values: Iterable[float]) -> dict[str, float]:
-    """Describe values by what no overflow can reach: count, minimum, maximum and percentiles."""
+    """Describe values by what cannot overflow: count, minimum, maximum and percentiles."""
     ordered = sorted(values)
     percentiles = {name: percentile(ordered, p) for name, p in PERCENTILES.items()}
     return {"count": len(ordered), "min": ordered[0], "max": ordered[-1]} | percentiles
@@ -123,16 +123,16 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 
 
 def rank_error(ordered: Sequence[float], p: float, estimate: float) -> float:
-    """Return how far, as a share of all values, the ranks that `estimate` has are from the rank `p`.
+    """Return how far, as a share of all values, the ranks of `estimate` are from the rank `p`.
 
-    Zero where `estimate` may be called the percentile: equal values share a range of ranks.
+    Zero if `estimate` may be called the percentile: equal values share a range of ranks.
     """
     below, up_to = bisect_left(ordered, estimate), bisect_right(ordered, estimate)
     return max(0.0, below / len(ordered) - p, p - up_to / len(ordered))
 
 
 def _total(values: Iterable[float]) -> float:
-    """Return the sum, correctly rounded, or infinity where it is beyond every double."""
+    """Return the sum, correctly rounded, or infinity if it is beyond every double."""
     listed = list(values)
     try:
         return math.fsum(listed)

@@ -3,9 +3,9 @@
     found = outcomes(records, decisions, settings, taken)
     found["transactions", 0, 17]          row, or letter with its status and rules
 
-Slow on purpose: one record after the other, in their order, and what is known of an id is looked through
-again for each. `records` are all that have ever landed, also those that retention has taken from bronze
-since: it changes no answer. Times are microseconds since 1970, UTC.
+Slow on purpose: records are processed one by one, in order, and for each, everything known about its id is
+searched again. `records` are all that have ever landed, including those that retention has since taken from
+bronze, which changes no answer. Times are microseconds since 1970, UTC.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Decision", "Headers", "Lateness", "Outcome", "Place", "Record", "Set
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person has decided about the record at `place`, when silver had processed all until `after_us`.
+    """What a person decided about the record at `place`, when silver had processed all until `after_us`.
 
-    `at_us` is later than that of any earlier decision, and the same for all of one command. A replay may be
-    put down for any letter that was open: one that its record does not pass changes nothing. `allows_late` is
-    a replay's --allow-late. `by` is the record that was sent again, of a resolve. A skip is decided before
-    silver has looked at the record. `made_with` are `unique_by` and `sequence_by` of then, null: as now. If
-    they were others, the letter was open by them, whatever it would have been by today's, and `has_admitted`
-    says whether a replay has let its record in.
+    `at_us` is later than that of any earlier decision, and the same for everything in one command. A replay
+    may be recorded for any letter that was open: one that its record does not pass changes nothing.
+    `allows_late` is a replay's --allow-late. `by` is the record that was sent again, for a resolve. A skip is
+    decided before silver has looked at the record. `made_with` are the `unique_by` and `sequence_by` of that
+    time; None: as now. If they were different, the letter was open by them, whatever it would have been by
+    the present ones, and `has_admitted` says whether a replay has let its record in.
     """
 
     what: Literal["replay", "discard", "resolve", "skip"]
@@ -47,13 +47,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one run of retention has taken, when silver had processed all until `after_us`.
+    """What one run of retention took, when silver had processed all until `after_us`.
 
-    No record that is processed later is accepted with an event time before `before_us`, which is null if
-    nothing has been taken of silver or of gold. Rows of silver have left it if they lie before `silver_us`
-    and their record up to `gone`, the last offset taken from bronze of each (topic, partition). `ids` are the
-    first 16 bytes of the SHA-256 of each id whose letters it has taken. `sequence_by` is that of then; null:
-    as now. `at_us` is its place among decisions.
+    No record that is processed later is accepted with an event time before `before_us`, which is None if
+    nothing was taken from silver or gold. Rows have left silver if they are before `silver_us` and their
+    records up to `gone`, the last offset taken from bronze for each (topic, partition). `ids` are the first
+    16 bytes of the SHA-256 of each id whose letters were taken. `sequence_by` is that of the time; None: as
+    now. `at_us` is its place among decisions.
     """
 
     after_us: int
@@ -69,12 +69,12 @@ class Taken:
 class Outcome:
     """What a record is: a row of silver, or a letter.
 
-    status    of its letter; of a row that a replay has admitted "replayed", of any other row null
-    rules     for which it is refused; once it is replayed, discarded or resent, for which it was
-    row       the columns of the contract, with `event_time` and `own_time`; null for a letter
-    by        of a resent letter, the record that was sent again
+    status    of its letter; "replayed" for a row that a replay has admitted, None for any other row
+    rules     that refuse it or, once it is replayed, discarded or resent, that refused it
+    row       the columns of the contract, with `event_time` and `own_time`; None for a letter
+    by        for a resent letter, the record that was sent again
     is_taken  whether retention has taken the row from silver
-    is_asked  whether what becomes of a later record depends on the letter, so that retention must leave it
+    is_asked  whether the fate of a later record depends on the letter, so that retention must leave it
     """
 
     kind: Literal["row", "letter"]
@@ -98,7 +98,7 @@ def outcomes(
             commands[one.after_us, one.at_us].append(one)
     events: list[Record | Taken | list[Decision]] = [*records, *taken, *commands.values()]
     beforehand: dict[Place, Decision] = {}
-    while True:  # until each decision under other ids has been found to be about a record that was open
+    while True:  # until no more decisions under other ids are found to be about an open record
         source = _Source(settings, skipped, beforehand)
         for event in sorted(events, key=_order):
             if isinstance(event, Record):
@@ -113,7 +113,7 @@ def outcomes(
 
 
 def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
-    """A decision stands after everything that silver had processed by then, and after earlier decisions."""
+    """Return the sort key: decisions follow everything that silver had processed, and earlier decisions."""
     if isinstance(event, Record):
         return event.ingested_at_us, 0, event.place
     first = event if isinstance(event, Taken) else event[0]
@@ -122,7 +122,7 @@ def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
 
 @dataclass
 class _Known:
-    """A record that has landed, and what it is so far."""
+    """A record that has landed, and what it has become so far."""
 
     record: Record
     alone: Alone
@@ -149,12 +149,12 @@ class _Known:
 
     @property
     def is_answerable(self) -> bool:
-        """A conflicting, retained or skipped record and a deletion stay open until a person decides."""
+        """Whether a later record answers it: deletions, conflicts and the like await a person."""
         stays = self.alone.is_deletion or self.outcome.rules & {"conflicting_id", "retained", "skipped"}
         return self.outcome.status == "open" and not stays
 
     def accept(self) -> None:
-        """It is a row; if it had a letter, that is replayed."""
+        """Make it a row; if it had a letter, the letter is replayed."""
         status = None if self.outcome.status is None else "replayed"
         self.outcome = Outcome("row", status, self.outcome.rules, self.alone.row)
 
@@ -162,7 +162,7 @@ class _Known:
         self.outcome = Outcome("letter", "open", frozenset(rules))
 
     def close(self, status: str) -> None:
-        """It repeats, is replaced by or deletes another one."""
+        """Close its letter, because it repeats, is replaced by or deletes another record."""
         self.outcome = Outcome("letter", status, frozenset({status}))
 
     def answer(self, status: str, by: Place | None) -> None:
@@ -171,10 +171,10 @@ class _Known:
 
 @dataclass
 class _Id:
-    """What is known of an id (with `unique_by` alone, of an id and event time), in the order of records.
+    """What is known about an id (with only `unique_by`, about an id and event time), in record order.
 
-    Retention has taken letters that say what became of sequences up to `taken`, and of what was sent up to
-    `taken_us`; null: none.
+    Retention has taken letters that tell the fate of sequences up to `taken`, and of records sent up to
+    `taken_us`; None if it has taken none.
     """
 
     counting: list[_Known] = field(default_factory=list)
@@ -189,7 +189,7 @@ class _Id:
         return self.is_frozen or _is_up_to(alone.sequence, self.taken)
 
     def take(self) -> None:
-        """Let retention take the letters of an id without a row: all that counts has been deleted."""
+        """Let retention take the letters of an id without a row, whose counting records are all deleted."""
         taking = [one for one in self.deletions if _takes(one, self.counting)]
         bars = [_bar_of(one, self.counting) for one in taking]
         untold = [one.sent_us for one in taking if one.alone.sequence is None]
@@ -205,7 +205,7 @@ class _Id:
 
 
 class _Source:
-    """The records of a source so far, and what each is."""
+    """The records of a source so far, and what each has become."""
 
     def __init__(self, settings: Settings, skipped: set[Place], beforehand: Mapping[Place, Decision]) -> None:
         self.all: dict[Place, _Known] = {}
@@ -218,7 +218,7 @@ class _Source:
         self._closed_us = -(2**63)
 
     def land(self, record: Record) -> None:
-        """Take the next record of bronze."""
+        """Process the next record of bronze."""
         known = _Known(record, looked_at(record, self._settings))
         self.all[record.place] = known
         alone = known.alone
@@ -232,13 +232,13 @@ class _Source:
             return
         if alone.row.get("own_time") is not None:
             self._own_times.append((record.ingested_at_us, alone.row["own_time"]))
-        if record.place in self._beforehand:  # it counts for nothing until then, and may come in then
+        if record.place in self._beforehand:  # it counts for nothing until the decision, which may let it in
             known.refuse()
             return
         self._settle(known, is_late=is_late)
 
     def decide(self, command: Iterable[Decision]) -> None:
-        """Take what a person has decided about open letters at once."""
+        """Process a command: one person's decisions about open letters at the same time."""
         admitted = []
         for decision in command:
             known = self.all[decision.place]
@@ -262,7 +262,7 @@ class _Source:
             self._settle(known, is_late=False)
 
     def retain(self, taken: Taken) -> None:
-        """Freeze the ids whose rows lie where retention has been, and tell what has gone of the others."""
+        """Freeze the ids whose rows retention has reached, and note what it took from the others."""
         self._closed_us = max(self._closed_us, taken.before_us or self._closed_us)
         for of_id in self._ids.values():
             row_us = None if of_id.row is None else of_id.row.alone.event_time_us
@@ -279,16 +279,16 @@ class _Source:
                 one.outcome = replace(one.outcome, is_taken=True)
 
     def outcome_of(self, known: _Known) -> Outcome:
-        """Return what a record is after all."""
+        """Return what a record has finally become."""
         counts = self._settings.sequence_by is not None and known.outcome.status in _CLOSED
         return replace(known.outcome, is_asked=counts and self._ids[known.alone.id].is_asked(known))
 
     def _watermark_us(self, record: Record) -> int | None:
-        """The front at the landing minus what holds for the record's offset."""
+        """Return the front at the landing minus the lateness that applies to the record's offset."""
         return _minus(self._front_us(record), self._allowed_s(record))
 
     def _front_us(self, record: Record) -> int | None:
-        """The front at the landing: of sound records of earlier commits."""
+        """Return the front at the landing: of sound records in earlier commits."""
         return max((own for landed, own in self._own_times if landed < record.ingested_at_us), default=None)
 
     def _allowed_s(self, record: Record) -> int | None:
@@ -301,7 +301,7 @@ class _Source:
         return decision.made_with is not None and decision.made_with != now
 
     def _passes(self, known: _Known, decision: Decision) -> bool:
-        """Tell whether a replay finds the record sound by itself, today."""
+        """Tell whether a replay finds the record sound by itself, by the present settings."""
         alone = known.alone
         if self._is_by_other_ids(decision):
             return decision.has_admitted and not alone.rules and not alone.is_deletion
@@ -313,7 +313,7 @@ class _Source:
         return decision.allows_late or not _is_before(alone.event_time_us, _minus(front_us, most_s))
 
     def _settle(self, known: _Known, *, is_late: bool) -> None:
-        """Say what a sound record or a deletion is among the others of its id."""
+        """Decide what a sound record or a deletion is among the others with its id."""
         settings, alone = self._settings, known.alone
         has_order = settings.sequence_by is not None and alone.id is not None
         if has_order and self._ids[alone.id].is_retained(alone):
@@ -328,7 +328,7 @@ class _Source:
             self._corrected(known, self._ids[alone.id], is_late=is_late)
 
     def _repeated(self, known: _Known, of_id: _Id, *, is_late: bool) -> None:
-        """With `unique_by` alone: the first sound one is the row."""
+        """Settle a record with only `unique_by`: the first sound record is the row."""
         if of_id.row is not None:
             _repeat(known, of_id.row)
         elif is_late:
@@ -339,7 +339,7 @@ class _Source:
             self._answer_letters(known)
 
     def _corrected(self, known: _Known, of_id: _Id, *, is_late: bool) -> None:
-        """With `sequence_by`: the greatest sequence above the bar is the row."""
+        """Settle a record with `sequence_by`: the one with the greatest sequence above the bar is the row."""
         is_first = not of_id.counting
         if is_late and is_first and not known.alone.is_deletion:
             known.refuse("late")
@@ -369,7 +369,7 @@ class _Source:
                 deletion.refuse("nothing_to_delete")
 
     def _answer_letters(self, row: _Known) -> None:
-        """Close the open letters that a record which became a row answers."""
+        """Close the open letters that a record answers by becoming a row."""
         for letter in self.all.values():
             is_decided = letter.place in self._beforehand
             if letter.alone.id != row.alone.id or not letter.is_answerable or is_decided:
@@ -390,7 +390,7 @@ def _repeat(known: _Known, row: _Known) -> None:
 
 
 def _row_of(of_id: _Id) -> _Known | None:
-    """The record with the greatest sequence, if that is above the bar; of several, the first."""
+    """Return the record with the greatest sequence, if that is above the bar; the first one of several."""
     bars = [bar for one in of_id.deletions if (bar := _bar_of(one, of_id.counting)) is not None]
     above = [one for one in of_id.counting if not bars or one.sequence > max(bars)]
     greatest = max((one.sequence for one in above), default=None)
@@ -398,14 +398,14 @@ def _row_of(of_id: _Id) -> _Known | None:
 
 
 def _bar_of(deletion: _Known, counting: Sequence[_Known]) -> int | None:
-    """The deletion's own sequence, or the greatest of the records that were sent no later than it."""
+    """Return the deletion's own sequence, or the greatest one of the records sent no later than it."""
     if deletion.alone.sequence is not None:
         return deletion.sequence
     return max((one.sequence for one in counting if one.sent_us <= deletion.sent_us), default=None)
 
 
 def _takes(deletion: _Known, counting: Iterable[_Known]) -> bool:
-    """Tell whether a record counts with a sequence up to the deletion's own."""
+    """Tell whether a counting record has a sequence up to the deletion's own."""
     listed = list(counting)
     bar = _bar_of(deletion, listed)
     return bar is not None and any(one.sequence <= bar for one in listed)

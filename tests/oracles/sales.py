@@ -23,7 +23,7 @@ class Sale(Event):
 
 
 def product_sales(sales: Iterable[Sale]) -> list[dict[str, Any]]:
-    """Return the rows of gold.product_sales: of each product what came after the last tombstone."""
+    """Return the rows of gold.product_sales: each product's sales after its last tombstone."""
     counting = {product: ordered[_start(ordered) :] for product, ordered in in_order(sales).items()}
     return [
         {
@@ -39,7 +39,7 @@ def product_sales(sales: Iterable[Sale]) -> list[dict[str, Any]]:
 def sales_notifications(
     sales: Iterable[Sale], *, threshold: Decimal = THRESHOLD, every_update: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the rows of gold.sales_notifications, a crossing each or an update at or above the threshold."""
+    """Return the rows of gold.sales_notifications: crossings, or all updates at or above the threshold."""
     rows = []
     for ordered in in_order(sales).values():
         for sale, before, total, crossing in _totals(ordered, threshold):
@@ -61,9 +61,9 @@ def sales_notifications(
 def _totals(
     ordered: Iterable[Sale], threshold: Decimal
 ) -> Iterator[tuple[Sale, Decimal | None, Decimal | None, int]]:
-    """Yield every sale with the totals before and after it and the number of crossings so far.
+    """Yield every sale with the totals before and after it, and the number of crossings so far.
 
-    A total that is not held is None; it has not reached the threshold, and is not below it either.
+    A total that cannot be held is None; it has not reached the threshold, but is not below it either.
     """
     total, crossings = Decimal(0), 0
     for sale in ordered:
@@ -79,7 +79,7 @@ def _totals(
 def in_order(sales: Iterable[Sale]) -> dict[str, list[Sale]]:
     """Return the records of every product in their order.
 
-    In a partition that of their offsets; partitions are merged by the greatest event time so far in each.
+    Within a partition, that is offset order; partitions are merged by the greatest event time so far in each.
     """
     reached: dict[tuple[str, int], int] = {}
     placed: dict[str, list[tuple[int, int, int, Sale]]] = defaultdict(list)

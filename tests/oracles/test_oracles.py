@@ -1,4 +1,4 @@
-"""The oracles themselves, by rows that were worked out by hand."""
+"""The oracles themselves, tested with rows that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def judged(table: str, value: bytes | None, key: bytes | None = None) -> Judged:
 
 
 def sold(*values: int | str | None, product: str = "pen", partition: int = 0) -> list[Sale]:
-    """Sales of one product and partition, in order and a second apart; None is a tombstone."""
+    """Return sales of one product and partition, in order and a second apart; None is a tombstone."""
     return [
         Sale(
             product,
@@ -214,14 +214,14 @@ def test_a_tombstone_starts_from_zero_and_the_crossings_go_on_counting() -> None
 
 
 def test_a_tombstone_ends_what_is_older_in_every_partition() -> None:
-    """In order of time: 300 and 70, the tombstone and 1, and 5."""
+    """By time, these are 300 and 70, then the tombstone and 1, then 5."""
     sales = [*sold(300, None, 5), *sold(70, 1, partition=1)]
 
     assert by(product_sales(sales), "total", "count", "last_event_time") == [(6, 2, T0 + 2 * SECOND)]
 
 
 def test_a_total_crosses_by_the_sales_of_all_partitions() -> None:
-    """In order of time: 1000 and 900, 99 and 1."""
+    """By time, these are 1000 and 900, then 99 and 1."""
     sales = [*sold(1000, 99), *sold(900, 1, partition=1)]
 
     assert by(sales_notifications(sales), "partition", "offset", "value") == [(1, 1, 2000)]

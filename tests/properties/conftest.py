@@ -1,4 +1,4 @@
-"""Properties hold with kept plans and files written here, without, and changing between micro-batches."""
+"""Properties hold with the jar's kept plans and files, without them, and switching between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES = {"at times": 0.5, "always": 1.0, "never": 0.0}
     params=["at times", *(pytest.param(share, marks=pytest.mark.soak) for share in ("always", "never"))],
 )
 def has_jar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the classes of lakehouse/storage/spark/scala/disk in some, all or none of their uses."""
+    """Provide the classes of lakehouse/storage/spark/scala/disk for some, all or none of their uses."""
     found, draw, share = internals.compiled, chance(11), _SHARES[request.param]
 
     def compiled(spark: SparkSession, name: str) -> Any | None:

@@ -1,14 +1,14 @@
-"""Many small cases through a stream at once, each as copies in several orders and cuts.
+"""Many small cases through a stream at once, each as several copies with different orders and cuts.
 
-A case is a list of events. A copy of it is the same events in some order and cut into micro-batches in some
-way: all at once, in two pieces, spread over all of them. A copy's names (a service, a product, a user) begin
-with the copy's own name, so that one frame has room for all copies of all cases; a micro-batch is what they
+A case is a list of events. A copy of it has the same events in some order, cut into micro-batches in some
+way: all at once, in two pieces, or spread over all of them. A copy's names (a service, a product, a user)
+begin with its own name, so that one frame has room for all copies of all cases; a micro-batch is what they
 put into one bronze commit of a source. Whatever the order in which they arrive, the events of a copy have
 offsets in the order of the case, as if partitions were read from their ends.
 
-Two ways lead to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies` has
-every step of silver and gold crash on a lake, before and after each of its writes in turn, until a new one
-ends what it has begun. A module takes both by `WAYS`: make test the first one, make soak both.
+There are two ways to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies`
+crashes every step of silver and gold on a lake, before and after each of its writes in turn, until a new step
+finishes what was begun. A module takes both from `WAYS`: make test runs the first, make soak both.
 
     cases = generated(st.lists(EVENTS, min_size=1, max_size=12), 100)
     outcome = run_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw, landed_at=NOON)
@@ -51,7 +51,7 @@ E = TypeVar("E", bound=Event)
 
 
 def generated(cases: st.SearchStrategy[T], number: int) -> list[T]:
-    """Cases that hypothesis makes up: collected first, so that Spark runs once for all of them."""
+    """Return cases from Hypothesis, all of them collected first, so that Spark runs once for all."""
     collected: list[T] = []
 
     @hypothesis.settings(
@@ -69,7 +69,7 @@ def generated(cases: st.SearchStrategy[T], number: int) -> list[T]:
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """A case in one order and cut: by micro-batch its events, each with its place in the case."""
+    """A case with one order and cut: its events by micro-batch, each with its place in the case."""
 
     case: int
     name: str
@@ -91,7 +91,7 @@ def copies_of(
 
 
 def cut_up(events: Sequence[tuple[int, T]], pieces: int, rng: Random) -> list[Sequence[tuple[int, T]]]:
-    """Return the events in their order, cut at random and put into so many of the micro-batches."""
+    """Return the events in order, cut at random and put into so many of the micro-batches."""
     batches = sorted(rng.sample(range(BATCHES), pieces))
     edges = sorted(rng.randint(0, len(events)) for _ in range(pieces - 1))
     ranges = zip([0, *edges], [*edges, len(events)], strict=True)
@@ -103,8 +103,8 @@ def cut_up(events: Sequence[tuple[int, T]], pieces: int, rng: Random) -> list[Se
 class Outcome:
     """What a stream made of the copies.
 
-    `landed` and `rows` are the rows of bronze by micro-batch and of every other table, by the tables' names.
-    `at(time)` are the same rows once the clock has moved on and no record has come.
+    `landed` has bronze's rows by micro-batch, and `rows` those of every other table, by the tables' names.
+    `at(time)` returns these rows after the clock has advanced without new records.
     """
 
     stream: Stream
@@ -114,16 +114,16 @@ class Outcome:
     at: Callable[[datetime], Mapping[str, Sequence[Row]]]
 
     def verdicts(self, table: str) -> dict[Coordinates, Judged]:
-        """The oracle's verdicts on the records of a source, named by its table."""
+        """Return the oracle's verdicts on the records of a source, given by its table."""
         source = next(source for source in self.stream.sources if source.table == table)
         return verdicts.judge_batches(filter(None, self.landed[table]), self.settings, source)
 
     def accepted(self, table: str, make: Callable[..., E]) -> list[E]:
-        """The records of a source that the oracle finds clean, as events of its kind."""
+        """Return the records of a source that the oracle finds clean, as events of its kind."""
         return verdicts.accepted(self.verdicts(table), make)
 
     def silver_differences(self) -> Iterator[str]:
-        """In what silver and the dead letters are not the oracle's."""
+        """Yield how silver and the dead letters differ from the oracle's."""
         refused: dict[Coordinates, Judged] = {}
         for source in self.stream.sources:
             judged = self.verdicts(source.table)
@@ -146,7 +146,7 @@ def fold_copies(
 ) -> Outcome:
     """Judge and fold the copies, micro-batch by micro-batch, without a lake.
 
-    `to_raw` makes of a copy's name and an event the table of its source and its record.
+    `to_raw` turns a copy's name and an event into its source's table and its record.
     """
     cuts = _cuts(stream, copies, to_raw)
     folding = Folding(spark, stream, settings)
@@ -180,9 +180,9 @@ def run_copies(
     landed_at: datetime,
     now: datetime | None = None,
 ) -> Outcome:
-    """Land the copies in two halves, and after each run silver and gold, which crash all the time.
+    """Land the copies in two halves; after each, run silver and gold, which keep crashing.
 
-    `to_raw` is that of `fold_copies`.
+    `to_raw` is as in `fold_copies`.
     """
     settings = settings.changed({"run.max_bytes": 1})
     cuts = _cuts(stream, copies, to_raw)
@@ -211,7 +211,7 @@ def run_copies(
 
 
 class Way(Protocol):
-    """Either of the two; they are called alike."""
+    """Either of the two; both are called alike."""
 
     def __call__(
         self,
@@ -240,7 +240,7 @@ def _tables(stream: Stream) -> list[str]:
 def _cuts(
     stream: Stream, copies: Iterable[Copy[T]], to_raw: Callable[[str, T], tuple[str, Raw]]
 ) -> dict[str, list[list[Raw]]]:
-    """Return for each source what every micro-batch lands, the copies shuffled among each other."""
+    """Return what each micro-batch lands for each source, with the copies shuffled together."""
     cuts: dict[str, list[list[Raw]]] = {
         source.table: [[] for _ in range(BATCHES)] for source in stream.sources
     }

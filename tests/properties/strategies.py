@@ -1,4 +1,4 @@
-"""What cases are made of: names, times around the edges of windows, numbers at the ends of their range."""
+"""What cases are made from: names, times around the edges of windows, numbers at the ends of their range."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MONEY = st.one_of(
     st.integers(min_value=1, max_value=3000).map(str),
     st.decimals(min_value="0.000000001", max_value=3000, places=9).map(lambda number: f"{number:f}"),
 )
-"""Positive numbers as they are written in JSON, each exactly a decimal(38,9)."""
+"""Positive numbers as written in JSON, each exactly a decimal(38,9)."""
 
 NO_MONEY = st.sampled_from(
     ["NaN", '"12"', "null", "true", "[1]", "1e29", "1e999", "0.0000000001", "1" + "0" * 29, ""]
 )
-"""What is written in place of a number and is refused, or breaks the JSON around it."""
+"""Texts in place of a number that are refused, or that break the JSON around them."""
 
 
 def around_windows(length_ms: int) -> st.SearchStrategy[int]:
-    """Milliseconds after a start: edges of windows, their middles, anywhere within hours, and too late."""
+    """Draw milliseconds after a start: edges and middles of windows, anywhere within hours, and too late."""
     edges = st.builds(
         lambda window, offset: window * length_ms + offset,
         st.sampled_from([0, 1, 2, 11, 12, 13, 48]),

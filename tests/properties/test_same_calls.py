@@ -1,8 +1,8 @@
-"""Calls are a function of silver and of the time of day: neither order nor cuts show in them.
+"""Calls are a function of silver and the present time: neither order nor cuts affect them.
 
-110 cases, each in two orders and three cuts, and with all of one side before all of the other, as
-tests/properties/copies.py says. Events that are the gap apart to the microsecond, chains, ties, payloads of
-every JSON type, late and malformed records.
+110 cases, each in two orders and three cuts, and with all of one side before all of the other; see
+tests/properties/copies.py. Events that are the gap apart to the microsecond, chains, ties, payloads of every
+JSON type, late and malformed records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GAP_S, GRACE_S = 60, 30
 
 
 class Said(NamedTuple):
-    """An event of one side, `at_us` after START; its payload is JSON, or empty where the record has none."""
+    """An event of one side, `at_us` after START; its payload is JSON, or empty if the record has none."""
 
     side: str
     users: tuple[str, str]
@@ -67,12 +67,12 @@ CASES = st.lists(_SAID, min_size=1, max_size=12) | st.lists(_OF_ONE_PAIR, min_si
 
 
 def chain() -> list[Said]:
-    """Events of both sides that neighbour each other in one long call."""
+    """Return events of both sides that follow one another in one long call."""
     return [Said(SIDES[n % 2], ("a", "b"), n * GAP_S * 1_000_000, str(n), n % 2) for n in range(9)]
 
 
 def one_side_first(cases: Sequence[Sequence[Said]]) -> list[Copy[Said]]:
-    """Every case twice, all of one side in the first micro-batch and all of the other in the last."""
+    """Return every case twice, all of one side in the first micro-batch and all of the other in the last."""
     copies = []
     for number, case in enumerate(cases):
         for side in SIDES:

@@ -1,7 +1,7 @@
-"""Repeated, corrected and deleted records: gold is that of the records that stand after all.
+"""Repeated, corrected and deleted records: gold is that of the records that remain in the end.
 
-Records of many cases land in the same commits of bronze; silver takes them at once. The oracle
-goes through them one by one, in plain Python.
+Records of many cases land in the same commits of bronze, and silver takes them together. The oracle goes
+through them one by one, in plain Python.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OPEN = {"conflicting_id", "nothing_to_delete"}
 
 @dataclass(frozen=True)
 class Paid:
-    """A payment as it is written; without an amount it deletes the id."""
+    """A payment as written; without an amount, it deletes the id."""
 
     id: str
     version: int
@@ -61,7 +61,7 @@ class Paid:
 
 @dataclass(frozen=True)
 class Sent:
-    """A payment that has landed, and what it says; null: it deletes the id."""
+    """A payment that has landed, and what it says; None: it deletes the id."""
 
     record: Record
     says: dict[str, Any] | None
@@ -112,7 +112,7 @@ def cases(*, deletes: bool) -> list[list[Paid]]:
 
 
 def commits_of(cases: Sequence[Sequence[Paid]]) -> Iterator[list[tuple[str, Paid]]]:
-    """Yield what lands in each commit: of each case some records, in its order."""
+    """Yield what lands in each commit: some records of each case, in its order."""
     rng = chance(11)
     cut: list[list[tuple[str, Paid]]] = [[] for _ in range(COMMITS)]
     for number, case in enumerate(cases):
@@ -140,7 +140,7 @@ def to_raw(case: str, paid: Paid) -> Raw:
 def land(
     spark: SparkSession, settings: Settings, stream: Stream, cases: Sequence[Sequence[Paid]]
 ) -> list[Sent]:
-    """Land the cases, and return the records; within a commit they were sent in the order of landing."""
+    """Land the cases, and return the records; within a commit, they were sent in landing order."""
     sent: list[Sent] = []
     offset = 0
     for number, cut in enumerate(commits_of(cases)):
@@ -185,7 +185,7 @@ CORRECTED = OfSource(
 
 
 def oracle(sent: Sequence[Sent], settings: OfSource = CORRECTED) -> tuple[list[Sent], dict[Place, str]]:
-    """Return the records that are rows, and of each other one its letter's status, or the rule if open."""
+    """Return the records that are rows, and for each other one its letter's status, or rule if it is open."""
     found = outcomes([one.record for one in sent], (), settings)
     letters_ = {place: one for place, one in found.items() if one.kind == "letter"}
     return (
@@ -200,7 +200,7 @@ def settings(lake_settings: Settings) -> Settings:
 
 
 def run(lake: Lake, stream: Stream) -> None:
-    """Run silver and gold; kills, cuts and changed settings are those of tests/simulation."""
+    """Run silver and gold; tests/simulation covers kills, cuts and changed settings."""
     cleaning = silver.steps(lake, stream, 1 << 30, Permitted())
     for maker in (*cleaning, *gold.steps(lake, stream, 1 << 30)):
         step = maker.make()
@@ -209,7 +209,7 @@ def run(lake: Lake, stream: Stream) -> None:
 
 
 def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
-    """Tell whether the audit finds nothing, and a rebuild of silver nothing to do."""
+    """Tell whether the audit finds nothing and a rebuild of silver would change nothing."""
     lake, (source,) = Lake(spark, settings.lake), stream.sources
     checks = [
         *check_records(lake, stream, source, LANDED),
@@ -221,7 +221,7 @@ def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
 
 
 def letters(settings: Settings) -> dict[Place, str]:
-    """Return the status of each letter, or the rule of one that is open."""
+    """Return the status of each letter, or the rule of an open one."""
     return {
         pipeline.coordinates_of(row): row["reasons"][0]["rule"]
         for row in pipeline.rows_of(settings, DEAD_LETTERS)

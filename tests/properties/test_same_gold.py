@@ -1,7 +1,7 @@
-"""Windows of a minute are a function of silver: neither order nor micro-batch cuts show in them.
+"""One-minute windows are a function of silver: neither order nor micro-batch cuts affect them.
 
-Each of the 120 cases below (117 of hypothesis, 3 by hand) is folded as six copies: in two random orders,
-and each order cut in three ways; tests/properties/copies.py says how.
+Each of the 120 cases below (117 from Hypothesis, 3 by hand) is folded as six copies: in two random orders,
+each cut in three ways; see tests/properties/copies.py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _EVENTS = st.builds(
 )
 _CASES = st.one_of(
     st.lists(_EVENTS, min_size=1, max_size=12),
-    # Many events of one window, most of them ties, and some events twice.
+    # Many events in one window, most of them ties, and some of them twice.
     st.lists(
         st.builds(
             Event, st.just("a"), st.just("cpu"), st.just(START_MS) | st.just(START_MS + 59_999), DOUBLES
@@ -67,7 +67,7 @@ _CASES = st.one_of(
 
 
 def by_hand() -> list[Case]:
-    """More values than a sketch keeps: of a kind, hardly different, and in a heavy-tailed mixture."""
+    """Return more values than a sketch keeps: ties, hardly different ones, and a heavy-tailed mixture."""
     rng = chance(5)
     return [
         [Event("ties", "cpu", START_MS + n, float(n % 3)) for n in range(450)],
@@ -130,7 +130,7 @@ def test_gold_of_every_copy_is_the_oracles(copies: Sequence[Copy[Event]], outcom
 def test_gold_of_every_copy_of_a_case_is_the_same_in_what_is_exact(
     cases: Sequence[Case], outcome: Outcome
 ) -> None:
-    """The percentiles too, where the sketch has kept every value; the others are the oracle's to judge."""
+    """This includes percentiles if the sketch has kept every value; others are left to the oracle."""
     exact = ("window_end", "count", "min", "max", "last_event_time", "is_final")
     percentiles = ("p50", "p90", "p95", "p99")
     made: dict[int, dict[str, list[tuple[object, ...]]]] = defaultdict(lambda: defaultdict(list))
@@ -149,7 +149,7 @@ def test_once_events_have_stopped_every_window_is_final_and_nothing_else_has_cha
     outcome: Outcome,
 ) -> None:
     def by_key(rows: Sequence[dict[str, object]]) -> dict[tuple[object, ...], str]:
-        """The rows as text, because what is no number equals nothing."""
+        """Return the rows as text, because NaN equals nothing."""
         keys = ("service_id", "metric_name", "window_start")
         return {tuple(row[name] for name in keys): repr(row | {"is_final": True}) for row in rows}
 

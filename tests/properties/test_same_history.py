@@ -1,6 +1,6 @@
 """Pieces of history, loaded in any order and cut anywhere, make the same gold: in a backfill nothing is late.
 
-Each case is a few transactions of 25 years, in two orders and three cuts, loaded by four runs.
+Each case is a few transactions from 25 years, in two orders and three cuts, loaded in four runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"
 
 
 class Spent(NamedTuple):
-    """A transaction as it is written; without a time it has Kafka's."""
+    """A transaction as written; without a time, it has Kafka's."""
 
     user: str
     amount: str

@@ -1,9 +1,9 @@
-"""Totals and notifications are a function of silver: order, cuts and replays do not show in them.
+"""Totals and notifications are a function of silver: order, cuts and replays do not affect them.
 
-110 cases (106 of hypothesis, 4 by hand), each in two orders and three cuts; tests/properties/copies.py says
-how. What comes out of order is made anew from silver. Sales and returns, tombstones, products in two
-partitions, malformed and late records, amounts of 29 digits, whose totals are beyond their type, and of a
-billionth.
+110 cases (106 from Hypothesis, 4 by hand), each in two orders and three cuts; see
+tests/properties/copies.py. What arrives out of order is recomputed from silver. Sales and returns,
+tombstones, products in two partitions, malformed and late records, amounts with 29 digits, whose totals
+exceed their type, and amounts of a billionth.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOTIFICATION_KEYS = ("product", "partition", "offset")
 
 
 class Sold(NamedTuple):
-    """A sale as it is written; without a value it is a tombstone."""
+    """A sale as written; without a value, it is a tombstone."""
 
     product: str
     value: str | None
@@ -73,27 +73,27 @@ CASES = st.lists(_SALES, min_size=1, max_size=12) | st.lists(_OF_ONE_PRODUCT, mi
 
 
 def up_and_down() -> list[Sold]:
-    """A product that crosses the threshold four times, once after a tombstone."""
+    """Return sales of a product that crosses the threshold four times, once after a tombstone."""
     values = ["2000", "-0.000000001", "1e-9", "-1", "1", None, "1999", "1"]
     return [Sold("a", value, START_MS + number, 0) for number, value in enumerate(values)]
 
 
 def beyond_and_back() -> list[Sold]:
-    """A product whose total is beyond decimal(38,9) on either side, comes back, and starts again."""
+    """Return sales of a product whose total exceeds decimal(38,9) both ways, recovers, and starts again."""
     much = f"{'9' * 29}.{'9' * 9}"
     values = [much, "1e-9", "-1e-9", "-5", f"-{much}", f"-{much}", "-1", "6", much, "2000", None, "2000"]
     return [Sold("a", value, START_MS + number, 0) for number, value in enumerate(values)]
 
 
 def moved() -> list[Sold]:
-    """A product that moves to another partition and back, with a tombstone in either."""
+    """Return sales of a product that moves to another partition and back, with a tombstone in each."""
     of_partitions = [("1500", 0, 1), ("600", 1, 2), (None, 1, 4), ("10", 1, 5), ("5", 0, 3), ("1990", 0, 6)]
     of_partitions += [(None, 0, 8), ("1", 1, 7), ("2", 1, 9), ("1998", 1, 9)]
     return [Sold("a", value, START_MS + after_ms, place) for value, place, after_ms in of_partitions]
 
 
 def refused() -> list[Sold]:
-    """Every reason against a record, between two that are good."""
+    """Return records with every reason against them, between two good ones."""
     values = ("1", "NaN", '"12"', "1e29", "null", "2")
     return [
         *(Sold("a", value, START_MS, 0) for value in values),
@@ -135,7 +135,7 @@ def outcome(
 
 @pytest.fixture(scope="module")
 def every_update(spark: SparkSession, session_settings: Settings, cases: Sequence[Sequence[Sold]]) -> Outcome:
-    """The cases with the other setting, every copy in the order of its offsets."""
+    """Return the outcome with the other setting, with every copy in offset order."""
     rng = chance(8)
     copies = [
         Copy(number, f"{number}.{pieces}", cut_up(list(enumerate(case)), pieces, rng))

@@ -1,7 +1,7 @@
-"""Summaries of ten minutes are a function of silver: neither order nor cuts show in them.
+"""Ten-minute summaries are a function of silver: neither order nor cuts affect them.
 
-103 cases (102 of hypothesis, 1 by hand), each in two orders and three cuts; tests/properties/copies.py says
-how. Several services an environment, and environments that are absent, null, empty or called default.
+103 cases (102 from Hypothesis, 1 by hand), each in two orders and three cuts; see tests/properties/copies.py.
+Several services per environment, and environments that are absent, null, empty or called default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOLD = "gold.metrics_summary_10m"
 
 
 class Measured(NamedTuple):
-    """An event; its environment is JSON, or empty where the record has none."""
+    """An event; its environment is JSON, or empty if the record has none."""
 
     service: str
     metric: str
@@ -59,7 +59,7 @@ CASES = st.lists(_MEASURED, min_size=1, max_size=12) | st.lists(_IN_ONE_WINDOW, 
 
 
 def by_hand() -> list[Measured]:
-    """More values of one summary than a sketch keeps, of three services, and one of every environment."""
+    """Return more values for one summary than a sketch keeps, of three services, and one per environment."""
     rng = chance(5)
     everywhere = [Measured("s0", "cpu", environment, START_MS, 1.0) for environment in ENVIRONMENTS]
     return everywhere + [

@@ -1,8 +1,8 @@
-"""What a user spent in five minutes is a function of silver: neither order nor cuts show in it.
+"""What a user spent in five minutes is a function of silver: neither order nor cuts affect it.
 
-110 cases, each in two orders and three cuts; tests/properties/copies.py says how. Edges of windows,
-malformed, late and not positive amounts, amounts of 29 digits, with totals beyond their type, and of a
-billionth, to the last digit.
+110 cases, each in two orders and three cuts; see tests/properties/copies.py. Edges of windows, malformed,
+late and non-positive amounts, amounts with 29 digits, whose totals exceed their type, and amounts of a
+billionth, all to the last digit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SILVER, GOLD = "transactions", "gold.user_transactions_5m"
 
 
 class Spent(NamedTuple):
-    """A transaction as it is written."""
+    """A transaction as written."""
 
     user: str
     amount: str

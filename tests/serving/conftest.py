@@ -1,4 +1,4 @@
-"""A Redis for the tests of the server, which need neither Spark nor Kafka, and a lake for each."""
+"""A Redis for the server's tests, which need neither Spark nor Kafka, and a lake for each test."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.served_lakes import PATIENCE_S, MakeClient, ServedLake
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Redis of these tests alone."""
+    """Yield the URL of a Redis for these tests only."""
     with redis_servers.at_socket(tmp_path_factory.mktemp("redis")) as url:
         yield url
 
 
 @pytest.fixture
 def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> ServedLake:
-    """An empty lake and an empty Redis."""
+    """Return an empty lake with an empty Redis."""
     with redis.Redis.from_url(redis_server) as client:
         client.flushall()
     changes = {
@@ -41,7 +41,7 @@ def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Serve
 
 @pytest.fixture
 def make_client(lake: ServedLake) -> Iterator[MakeClient]:
-    """Make clients of a server on this machine; `changes` go over the lake's settings."""
+    """Make clients of a server on this machine; `changes` override the lake's settings."""
     made: list[TestClient] = []
 
     def make(
@@ -66,5 +66,5 @@ def make_client(lake: ServedLake) -> Iterator[MakeClient]:
 
 @pytest.fixture
 def client(make_client: MakeClient) -> TestClient:
-    """A client of a server on this machine."""
+    """Return a client of a server on this machine."""
     return make_client()

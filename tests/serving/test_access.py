@@ -1,4 +1,4 @@
-"""Tokens, scopes, names of this host, other sites' pages, and how much one may ask."""
+"""Tokens, scopes, names of this host, other sites' pages, and request limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
 def test_a_server_with_a_home_of_its_own_keeps_its_tokens_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Executors write HOME on a cluster, and whoever writes tokens may do everything."""
+    """On a cluster, executors can write to HOME, and whoever can write tokens may do everything."""
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "shared"))
     monkeypatch.setenv("LAKEHOUSE_SERVER_HOME", str(tmp_path / "own"))
     added = CliRunner().invoke(tokens_command, ["add", "ada"])
@@ -115,7 +115,7 @@ def test_a_session_is_a_cookie_that_stands_for_the_token_as_long_as_there_is_one
     assert client.get(PATH).status_code == 200
     assert client.get(SESSION).json() == begun.json()
     assert client.post("/api/v1/actions", json={"action": "audit"}).status_code == 403
-    assert client.post(SESSION).status_code == 401  # a session makes no other
+    assert client.post(SESSION).status_code == 401  # a session cannot begin another
     tokens.remove("ada")
     tokens.add("ada", [Scope.READ])
     assert client.get(PATH).status_code == 401
@@ -168,15 +168,15 @@ def test_no_holder_of_a_token_ends_the_sessions_of_another(tmp_path: Path) -> No
     assert [sessions.caller(one) is None for one in others] == [True] + [False] * 200
     now[0] = 43_200.0
     sessions.begin(other)
-    assert len(sessions._begun) == 1  # those that have ended take no memory
+    assert len(sessions._begun) == 1  # expired sessions use no memory
 
 
 async def _nothing() -> Any:
-    """A request without a body."""
+    """Stand in for `receive` of a request without a body."""
 
 
 def test_one_token_does_not_take_the_places_of_all(lake: ServedLake) -> None:
-    """Requests that are answered at once; scans of tables have 4 places, and 32 wait for one."""
+    """Concurrent requests are limited; table scans have 4 places, and 32 wait for one."""
     tokens = Tokens(lake.settings.home)
     ada, eve = tokens.add("ada", [Scope.READ]), tokens.add("eve", [Scope.READ])
 

@@ -1,4 +1,4 @@
-"""Actions: the commands that they are, one at a time, with what they print and how they end."""
+"""Actions: the commands they run, one at a time, with what they print and how they end."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_action_is_cancelled_by_who_may_operate_and_the_next_one_runs(
         found = client.delete(path)
         assert (found.status_code, found.json()["cancelledBy"]) == (202, "ada")
         action = ended(client, action)
-        assert (action["status"], action["exitCode"]) == ("cancelled", -9)  # it did not listen to SIGTERM
+        assert (action["status"], action["exitCode"]) == ("cancelled", -9)  # it ignored SIGTERM
         assert client.delete(path).json()["status"] == "cancelled"
         assert client.post("/api/v1/actions", json={"action": "audit"}).status_code == 202
 

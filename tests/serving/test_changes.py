@@ -1,4 +1,4 @@
-"""/api/v1/events: who listens is told of every new version once, and of those that he has missed."""
+"""/api/v1/events: listeners are told of every new version once, including those they missed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.serving.reading.changes import Changes
 
 
 class Tables:
-    """Versions that a test commits, and how often they were looked at."""
+    """Versions that a test commits, and how often they were checked."""
 
     def __init__(self) -> None:
         self.versions = {"gold.a": (1, 0)}
@@ -26,7 +26,7 @@ class Tables:
 
 
 async def told(events: AsyncIterator[str]) -> tuple[str, str, object]:
-    """The next event: its id, name and body."""
+    """Return the id, name and body of the next event."""
     text = await anext(events)
     number, name, data = (line.partition(": ")[2] for line in text.strip().split("\n"))
     return number, name, json.loads(data)
@@ -52,7 +52,7 @@ def test_one_look_serves_all_who_listen_and_each_is_told_once() -> None:
             assert tables.looks > looks
         looks = tables.looks
         await asyncio.sleep(0.1)
-        assert tables.looks <= looks + 1  # one that was under way; nobody listens any more
+        assert tables.looks <= looks + 1  # one may have been under way; nobody listens any more
 
     asyncio.run(scenario())
 

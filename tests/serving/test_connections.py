@@ -1,4 +1,4 @@
-"""Connections as clients that dawdle make them, over real sockets; and HTTPS by the server itself."""
+"""Connections of slow clients over real sockets, and HTTPS by the server itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = b"x" * 16_000_000
 
 
 class Hasty(DeadlineProtocol):
-    """With deadlines that a test can await."""
+    """The protocol with deadlines short enough for a test."""
 
     head_s = 0.1
     stalled_s = 0.3
@@ -46,7 +46,7 @@ async def answers(scope: Any, _receive: Any, send: Any) -> None:
 
 @contextmanager
 def serving(**options: Any) -> Iterator[uvicorn.Server]:
-    """A server of these answers in a thread, without a lake."""
+    """Run a server of these answers in a thread, without a lake."""
     server = uvicorn.Server(
         uvicorn.Config(answers, port=0, lifespan="off", log_level="error", **{"http": Hasty, **options})
     )
@@ -67,7 +67,7 @@ def connected(server: uvicorn.Server, host: str = "127.0.0.1") -> socket.socket:
 
 
 def until_cut(client: socket.socket, drops: Iterator[bytes]) -> bytes:
-    """Send these until the server has had enough, and return what it has said."""
+    """Send these until the server cuts the connection, and return what it has sent."""
     said = b""
     try:
         for drop in drops:
@@ -118,7 +118,7 @@ def test_who_does_not_read_an_answer_is_cut_and_who_reads_slowly_gets_it() -> No
         read = 0
         while piece := slow.recv(100_000):
             read += len(piece)
-            threading.Event().wait(0.005)  # altogether it takes longer than a reader may rest
+            threading.Event().wait(0.005)  # in total, this takes longer than a reader may pause
         assert read > len(LARGE)
         while server.server_state.connections:
             pass
@@ -126,7 +126,7 @@ def test_who_does_not_read_an_answer_is_cut_and_who_reads_slowly_gets_it() -> No
 
 
 class Crowded(DeadlineProtocol):
-    """With few places for connections that wait."""
+    """The protocol with few places for waiting connections."""
 
     head_s = 600
     most_waiting, most_waiting_of_a_peer = 6, 4
@@ -170,7 +170,7 @@ def test_only_a_named_proxy_says_for_whom_it_asks(proxy: str, client: bytes) -> 
 
 
 def who_answers(server: uvicorn.Server, trusted: Path) -> str:
-    """The name in the certificate of a server that is called localhost."""
+    """Return the name in the certificate of a server called localhost."""
     context = ssl.create_default_context(cafile=str(trusted))
     with context.wrap_socket(connected(server), server_hostname="localhost") as client:
         client.sendall(HEAD + b"Connection: close\r\n\r\n")

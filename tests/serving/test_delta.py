@@ -14,7 +14,7 @@ from lakehouse.serving.reading.delta import NoTableError, Table
 
 
 def rows(table: Table) -> list[dict[str, int]]:
-    time.sleep(0.2)  # a table is looked at ten times a second
+    time.sleep(0.2)  # a table is checked ten times a second
     found: list[dict[str, int]] = table.snapshot().dataset.to_table().to_pylist()
     return found
 

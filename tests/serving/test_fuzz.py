@@ -1,4 +1,4 @@
-"""Whatever is asked by the server's own OpenAPI, or against it, the server has an answer."""
+"""The server answers every request, whether or not it conforms to the server's own OpenAPI."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.support.chance import chance
 from tests.support.served_lakes import NOON_MS, PATIENCE_S, ServedLake, call, minute, product, transactions
 from tests.support.streams import CALL_RECORDS, METRICS_1M, PRODUCT_SALES, STREAMS, USER_TRANSACTIONS_5M
 
-OPERATIONS = 34  # about as many as there are, for which the cases are shared out
+OPERATIONS = 34  # roughly how many there are, to share the cases among
 _LEFT_OUT = {
-    "/api/v1/events",  # it does not end
-    "/api/v1/alerts",  # it is 503 without a broker, and takes nothing that cases could be made of
+    "/api/v1/events",  # it never ends
+    "/api/v1/alerts",  # it is 503 without a broker, and has no parameters to vary
 }
 
 
 @pytest.fixture(scope="module")
 def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The server's OpenAPI over a lake with a few rows."""
+    """Return the server's OpenAPI schema over a lake with a few rows."""
     with redis.Redis.from_url(redis_server) as client:
         client.flushall()
     changes = {"lake": str(tmp_path_factory.mktemp("fuzz")), "redis.url": SecretStr(redis_server)}
@@ -42,13 +42,13 @@ def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pyte
         lake.write(table, [row])
         lake.export(table, [row])
     access = Access(None, LOOPBACK_NAMES | {"testserver"})
-    echo = Actions(("/bin/echo",))  # no request runs a command here
+    echo = Actions(("/bin/echo",))  # no request runs a real command here
     app = make_app(lake.settings, STREAMS, access, actions=echo, redis_timeout_s=PATIENCE_S)
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
 def ask(schema: Any, cases: int) -> int:
-    """Make so many requests, and return how many operations they were of; the seed is printed."""
+    """Make this many requests, print the seed, and return the number of operations covered."""
     seed = chance(cases).getrandbits(32)
     print(f"{cases:,} cases of seed {seed}")
     operations = [one.ok() for one in schema.get_all_operations()]

@@ -1,4 +1,4 @@
-"""/api/v1/dead-letters, gates and expectations: counted, listed, one record as hex, text and JSON."""
+"""/api/v1/dead-letters, gates and expectations: counts, lists, and one record as hex, text and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/metrics: the shapes that its readers know, the same from Redis and from gold."""
+"""/api/metrics: the shapes that its readers know, the same from Redis as from gold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page's files: what they are served with, what they may hold, and that a package has them."""
+"""The live page's files: their headers, what they may contain, and that a package has them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_table_says_the_settings_that_it_depends_on(make_client: MakeClient) -
 
 
 class Links(HTMLParser):
-    """The files that a page names."""
+    """A parser that collects the files a page names."""
 
     def __init__(self) -> None:
         super().__init__()

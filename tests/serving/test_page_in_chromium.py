@@ -1,6 +1,6 @@
-"""The live page in a real, headless Chromium, over a server that runs as a process.
+"""The live page in a real, headless Chromium, with the server in a process of its own.
 
-The lakes are written without Spark; the replay in tests/integration has real layers.
+The lakes are written without Spark; the replay in tests/integration uses real layers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ VIEWS = {
 
 @pytest.fixture
 def filled(lake: ServedLake) -> ServedLake:
-    """A lake with something for every view."""
+    """Return a lake with something for every view."""
     for service in ("auth", "billing", HOSTILE):
         starts = (NOON_MS + number * MINUTE_MS for number in range(30))
         lake.write(
@@ -193,7 +193,7 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
         page.click("button", "Discard")
         page.press("Escape")
         page.wait("document.querySelector('dialog') === null")
-    away = {"/api/v1/status", "/api/v1/alerts"}  # which a broker would be needed for
+    away = {"/api/v1/status", "/api/v1/alerts"}  # these need a broker
     assert [one for one in page.complaints if not any(path in one for path in away)] == []
 
 
@@ -330,7 +330,7 @@ def tab_to(page: Page, is_there: str) -> None:
 
 
 def serious(page: Page, axe: str) -> list[str]:
-    """What axe calls serious or critical."""
+    """Return what axe calls serious or critical."""
     page.run(f"{axe}; undefined")
     found = page.run("axe.run(document).then((found) => found.violations)")
     return [
@@ -341,7 +341,7 @@ def serious(page: Page, axe: str) -> list[str]:
 
 
 def shown(page: Page, heading: str) -> list[str]:
-    """The exact values of a column of the rows, empty where there is none."""
+    """Return the exact values of a column of the rows, with "" for a missing value."""
     script = f"""(() => {{
         const table = document.querySelector('.rows table');
         const at = [...table.querySelectorAll('th')].findIndex((one) => one.textContent === {heading!r});
@@ -354,7 +354,7 @@ def shown(page: Page, heading: str) -> list[str]:
 
 
 def numbers(table: MergedTable) -> dict[str, str]:
-    """The columns of numbers that a message has, and the headings over them."""
+    """Return a message's numeric columns and their headings."""
     wanted = {"avg", "p50", "p99", "count", "total", "total_amount", "value"}
     return {name: name.replace("_", " ") for name in table.schema.names if name in wanted}
 
@@ -364,7 +364,7 @@ def number_of(text: str) -> Any:
 
 
 def newest_first(lake: ServedLake, table: MergedTable) -> list[dict[str, Any]]:
-    """The table's rows as Delta has them, in the page's order, numbers as decimals."""
+    """Return the table's rows from Delta in the page's order, with floats as decimals."""
     from deltalake import DeltaTable  # noqa: PLC0415
 
     rows = DeltaTable(str(lake.root / "gold" / table.name)).to_pyarrow_table().to_pylist()

@@ -1,4 +1,4 @@
-"""`lakehouse serve` as a process: it starts without a JVM, answers, and leaves when it is asked to."""
+"""`lakehouse serve` as a process: it starts without a JVM, answers, and exits when asked to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: ServedLake, 
 
 
 def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: Path) -> None:
-    Tokens(lake.settings.home).add("bob", [Scope.READ], lasts=timedelta(0))  # which has expired
+    Tokens(lake.settings.home).add("bob", [Scope.READ], lasts=timedelta(0))  # already expired
     command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]
     refused = subprocess.run(
         command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False
@@ -68,7 +68,7 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
         serving(lake, tmp_path / "log", *options) as (_, url),
         httpx.Client(base_url=url, timeout=60, verify=trusted) as client,
     ):
-        guesses = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(70)]  # all of one address
+        guesses = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(70)]  # all from one address
         found = {client.get("/api/v1/streams", headers=one).status_code for one in guesses}
         assert found == {401, 429}
         said = re.search(r"telemetry at (http://\S+)/metrics", (tmp_path / "log").read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
             lines = events.iter_lines()
             assert next(lines).startswith("id: ")
             tokens.remove("ada")
-            assert [line for line in lines if line.startswith("id: ")] == []  # it has ended
+            assert [line for line in lines if line.startswith("id: ")] == []  # the stream has ended
         assert client.get("/api/v1/streams").status_code in {401, 429}
 
 

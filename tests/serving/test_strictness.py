@@ -1,4 +1,4 @@
-"""A request that names what does not exist is refused, with the nearest name; it is not answered with all."""
+"""A request naming what does not exist is refused with the nearest name, not answered with everything."""
 
 from __future__ import annotations
 

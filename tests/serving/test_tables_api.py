@@ -1,4 +1,4 @@
-"""/api/v1/tables: by key, in pages, the latest; of every gold table, exact, and not sent twice."""
+"""/api/v1/tables: rows by key, in pages, and the latest, of every gold table, exact, and not sent twice."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
 def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(
     lake: ServedLake, tmp_path: Path
 ) -> None:
-    """The stream of docs/streams-without-a-kind.md: not a line of it is about the API."""
+    """The stream in docs/streams-without-a-kind.md has no line about the API."""
     with imported(tmp_path) as modules:
         stream = modules["page_clicks"].CLICKS
     (table,) = stream.gold
@@ -161,7 +161,7 @@ def test_a_row_is_found_by_any_way_to_write_its_time(client: TestClient, lake: S
     for way in ways:
         assert get(client, "user_transactions_5m/row", user_id="u", window_start=way)["data"]["count"] == 1
     plus = "/api/v1/tables/user_transactions_5m/row?user_id=u&window_start=2026-05-04T14:00:00+02:00"
-    assert client.get(plus).status_code == 200  # where a plus stands for a blank
+    assert client.get(plus).status_code == 200  # here the plus stands for a space
 
 
 def test_a_call_that_is_open_is_not_final_and_not_the_latest(client: TestClient, lake: ServedLake) -> None:
@@ -193,7 +193,7 @@ def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClien
         )
         seen += [row["data"]["count"] for row in page["rows"]]
         assert page["count"] == len(page["rows"]) <= 4
-        # Behind the cursor, which no page that follows may show, and ahead of it.
+        # This row is behind the cursor, so no later page may show it.
         lake.write(USER_TRANSACTIONS_5M, [transactions("u9", NOON_MS - len(seen), "1", 100)])
         cursor = page["next"]
         if cursor is None:
@@ -276,7 +276,7 @@ def test_a_cursor_of_another_table_is_refused(client: TestClient, lake: ServedLa
     cursor = get(client, "product_sales/rows", limit=1)["next"]
     assert get(client, "product_sales/rows", cursor=cursor, limit=5)["count"] == 2
     content = b'["product_sales","b"]'
-    checked = hashlib.sha256(b"lakehouse cursor\n" + content).digest()[:8] + content  # as once, by anybody
+    checked = hashlib.sha256(b"lakehouse cursor\n" + content).digest()[:8] + content  # as anybody once could
     guessed = bytes(16) + content
     forged = [base64.urlsafe_b64encode(one).rstrip(b"=").decode() for one in (checked, guessed)]
     forged += [cursor[:-2] + ("AA" if cursor[-2:] != "AA" else "BB"), "abc", "\N{GRINNING FACE}"]

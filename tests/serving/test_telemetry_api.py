@@ -1,4 +1,4 @@
-"""/health and /metrics of the server: what it says of itself."""
+"""/health and /metrics of the server: what it says about itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_GOLD = "no gold table can be read (lake)"
 
 
 def samples(text: str) -> dict[str, float]:
-    """What is exposed, by name and labels in their order."""
+    """Return the exposed values by name and sorted labels."""
     return {
         f"{one.name}{{{','.join(one.labels[label] for label in sorted(one.labels))}}}": one.value
         for family in parser.text_string_to_metric_families(text)  # type: ignore[no-untyped-call]

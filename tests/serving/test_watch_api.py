@@ -1,4 +1,4 @@
-"""/api/v1/status, happenings, audit and alerts, of lakes that nobody runs and of one broker."""
+"""/api/v1/status, happenings, audit and alerts, for lakes that nobody runs and one broker."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Serv
     assert client.get("/api/v1/audit").json()["audit"] is None
     append(lake.settings.lake, [event(1, "audit", "sales", checks(5)), event(2, "audit", "calls", checks(0))])
     append(lake.settings.lake, [event(3, "audit", "sales", checks(0, 2)), event(4, "stop", "calls")])
-    append(lake.settings.lake, [event(5, "audit", "metrics")])  # which others have written
+    append(lake.settings.lake, [event(5, "audit", "metrics")])  # written by others
     audit = client.get("/api/v1/audit").json()["audit"]
     assert (audit["at"], audit["actor"], audit["isClean"]) == (
         "2026-05-04T12:00:03Z",
@@ -313,7 +313,7 @@ def test_alerts_are_what_the_process_has_told(
             state = after
         publisher.publish(state, state, [], Beat(start, 5.0))
     found: list[dict[str, Any]] = []
-    while not found:  # what was seen before is a second old at most
+    while not found:  # an earlier answer is reused for at most a second
         found = client.get("/api/v1/alerts").json()["alerts"]
     names = ("rule", "state", "since", "at", "value", "threshold", "labels")
     labels = [{"metric": "cpu", "service": one} for one in "ab"]

@@ -1,4 +1,4 @@
-"""How a broker is reached, written out for each client; and what contradicts itself is refused."""
+"""How each client is told to reach a broker; contradictory settings are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.dev.services.certificates import Authority
 from lakehouse.settings.kafka_access import KafkaAccess
 
-PASSWORD = 'pass"word\\'  # noqa: S105 - of nobody
+PASSWORD = 'pass"word\\'  # noqa: S105 - not a real password
 
 
 def by_password() -> KafkaAccess:

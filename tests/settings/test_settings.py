@@ -20,7 +20,7 @@ from tests.support.settings import nothing_set
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory and an environment that says nothing."""
+    """Work in an empty directory, in an environment that sets nothing."""
     return nothing_set(tmp_path, monkeypatch)
 
 
@@ -254,7 +254,7 @@ def test_topics_that_are_not_json_are_refused_by_name(monkeypatch: pytest.Monkey
         load_settings()
 
 
-# A variable's value, and what is said of it; toml's key and value, and what is said of that.
+# A variable's name and value, and the message about them.
 SAID = {
     ("run_max_records", "soon"): (
         "LAKEHOUSE_RUN_MAX_RECORDS='soon': expected a whole number of at least 1, such as "

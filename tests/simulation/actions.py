@@ -1,4 +1,4 @@
-"""What can be done to a lake: each action is plain data, one line of text, and can be read back."""
+"""What can be done to a lake: each action is plain data, written as one line of text and read back."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Action(ABC):
     names: ClassVar[dict[str, type[Action]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Know the action by its name, for stories that are read."""
+        """Register the action by its name, for reading stories."""
         Action.names[cls.__name__] = cls
 
     @abstractmethod
     def do(self, world: World) -> None:
-        """Do it; what lakehouse refuses in words is noted, and everything else raised."""
+        """Do it; note what lakehouse refuses with a message, and raise everything else."""
 
     def __str__(self) -> str:
-        """Return the line that says it, without what is as always."""
+        """Return the line for it, without arguments that have their defaults."""
         given = (
             f"{one.name}={getattr(self, one.name)!r}"
             for one in fields(self)
@@ -46,7 +46,7 @@ class Action(ABC):
 
 
 def read(line: str) -> Action:
-    """Return the action that a line says; raises ValueError for another line."""
+    """Return the action that a line says; raise ValueError for any other line."""
     call = ast.parse(line.strip(), mode="eval").body
     if (
         not isinstance(call, ast.Call)
@@ -59,11 +59,11 @@ def read(line: str) -> Action:
 
 @dataclass(frozen=True)
 class Send(Action):
-    """Send a record of the id to a side, whose event time is so old by the clock.
+    """Send a record of the id to a side, with an event time `age_s` before the clock.
 
-    `kind` duplicate sends the last one of the id again as it was, corrected with the next sequence and
-    another amount, deleted its key alone; others are in `forms.BROKEN`. Of sales the id is the product, so
-    each is another sale, and of calls it is a pair of users.
+    The `kind` duplicate repeats the id's last record, corrected sends it with the next sequence and another
+    amount, and deleted sends its key alone; others are in `forms.BROKEN`. In sales the id is the product, so
+    each record is another sale, and in calls it is a pair of users.
     """
 
     kind: str = "clean"
@@ -101,13 +101,13 @@ class Send(Action):
 
 
 def _headers(said: Said) -> tuple[tuple[str, bytes], ...]:
-    """Return another id, and a sequence by which an earlier version is the greater one."""
+    """Return another id, and a sequence that decreases with each version."""
     return ("order", f"o-{said['id']}".encode()), ("turn", str(100 - said["version"]).encode())
 
 
 @dataclass(frozen=True)
 class Run(Action):
-    """Run layers, each for so many micro-batches; 0: until nothing waits."""
+    """Run layers, each for so many micro-batches; with 0, until nothing waits."""
 
     layers: str = "bronze silver gold export"
     batches: int = 0
@@ -121,7 +121,7 @@ class Run(Action):
 
 @dataclass(frozen=True)
 class Kill(Action):
-    """End the process of the next action at its n-th write, which is done (`after`) or not."""
+    """End the next action's process at its n-th write, after doing it (`after`) or not."""
 
     number: int = 1
     after: bool = False
@@ -132,7 +132,7 @@ class Kill(Action):
 
 @dataclass(frozen=True)
 class Restart(Action):
-    """End the process between two micro-batches; the next one knows its tables alone."""
+    """End the process between two micro-batches; the next one knows only its tables."""
 
     def do(self, world: World) -> None:
         world.restart()
@@ -160,7 +160,7 @@ class ClockBack(Action):
 
 @dataclass(frozen=True)
 class EmptyRedis(Action):
-    """Take everything from Redis."""
+    """Delete everything in Redis."""
 
     def do(self, world: World) -> None:
         with redis.Redis.from_url(world.settings.redis.url.get_secret_value()) as client:
@@ -169,7 +169,7 @@ class EmptyRedis(Action):
 
 @dataclass(frozen=True)
 class TwoRuns(Action):
-    """Run a layer in two processes: the first has planned when the second runs to rest."""
+    """Run a layer in two processes: once the first has planned, the second runs to rest."""
 
     layer: str = "silver"
 
@@ -181,7 +181,7 @@ class TwoRuns(Action):
 
 @dataclass(frozen=True)
 class ChangeLateness(Action):
-    """Allow records to be so late from now on."""
+    """Change how late records may be from now on."""
 
     seconds: int = 7 * DAY_S
 
@@ -197,7 +197,7 @@ class ChangeLateness(Action):
 
 @dataclass(frozen=True)
 class AddPartitions(Action):
-    """Give each topic that is read another partition."""
+    """Add a partition to each topic that is read."""
 
     def do(self, world: World) -> None:
         world.partitions += 1

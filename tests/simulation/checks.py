@@ -1,13 +1,13 @@
 """What must hold of a lake at rest, whatever was done to it; each difference is a line of text.
 
-    compare  records, letters, gold, topics, Redis and PostgreSQL are what the oracles say (`compare`)
-    audit    says so, neither more nor less
-    final    a window that was sent as final stays final, unless a copy has taken the lake's place since
-    rebuild  of silver changes nothing
+    compare  records, letters, gold, topics, Redis and PostgreSQL are as the oracles say (`compare`)
+    audit    reports the differences, neither more nor fewer
+    final    a window that was sent as final stays final, unless a copy has since replaced the lake
+    rebuild  rebuilding silver changes nothing
 
-Where another writer has changed a table, that the oracle differs is no fault; that the audit does not name
-each of the rows is, and that rebuilds of silver and of gold do not mend them. If retention has taken such a
-row's record from bronze, nothing is left that says what the row was, and nothing is asked.
+If another writer has changed a table, a difference from the oracle is not a defect. It is one if the audit
+does not name each of the rows, or if rebuilding silver and gold does not mend them. If retention has taken
+such a row's record from bronze, nothing shows what the row was, so neither is checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def differences(world: World) -> list[str]:
     with (
         world.shared.timed("check: audit"),
         patch("lakehouse.operations.audit._PAUSE_S", 0.0),
-    ):  # nothing is on its way
+    ):  # nothing is in flight
         report = audit(world.lake, [world.stream], world.settings, world.now)
     own = [one for one in wrong if not one.is_left]
     found = [] if world.foreign else [str(one) for one in own[:_SHOWN]]
@@ -61,7 +61,7 @@ def differences(world: World) -> list[str]:
 
 
 def _mended(world: World) -> list[str]:
-    """Rebuild what another writer has changed, and return what is not mended."""
+    """Rebuild what another writer has changed, and return what that does not mend."""
     RebuildSilver().do(world)
     world.rest()
     RebuildGold().do(world)
@@ -71,7 +71,7 @@ def _mended(world: World) -> list[str]:
 
 
 def _final(world: World) -> Iterator[str]:
-    """Yield the windows that were sent as final, and are provisional now."""
+    """Yield the windows that were sent as final but are provisional now."""
     name = world.stream.gold[0].name
     rows = pipeline.rows_of(world.settings, f"gold.{name}")
     open_ = {(row["service_id"], row["window_start"] // 1000) for row in rows if not row["is_final"]}

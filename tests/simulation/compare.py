@@ -1,10 +1,10 @@
-"""In what a real lake differs from what it must hold: tables, topics, Redis and PostgreSQL, without Spark.
+"""How a real lake differs from what it must hold: tables, topics, Redis and PostgreSQL, without Spark.
 
     life.landed |= landings(settings, stream)       what bronze has now
     for one in differences(life, stream): print(one)
     disagreements(differences(life, stream), audit(…))
 
-The lake is at rest: every layer has been run until it has nothing to do. Tables are read by delta-rs.
+The lake is at rest: every layer has run until it has nothing to do. Tables are read with delta-rs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def landings(settings: Settings, stream: Stream) -> dict[Place, int]:
 
 
 def differences(life: Life, stream: Stream) -> list[Difference]:
-    """Return in what the lake and its outputs are not what the life has made of them."""
+    """Return how the lake and its outputs differ from what the life has made of them."""
     found = table_differences(life, stream)
     for table in stream.tables:
         rows, left = _rows(life.settings, f"gold.{table.name}"), life.left.get(table.name, ())
@@ -56,7 +56,7 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def table_differences(life: Life, stream: Stream) -> list[Difference]:
-    """Return in what the lake alone is not what the life has made of it."""
+    """Return how the lake alone differs from what the life has made of it."""
     wanted = expected(life, stream)
     found = [*_not_landed(life, stream)]
     letters = _rows(life.settings, DEAD_LETTERS)
@@ -71,23 +71,23 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def lacking_in_redis(life: Life, table: str) -> set[str]:
-    """Return the rows of a gold table that should be in Redis and are not, by their names there."""
+    """Return the names of a gold table's rows that Redis should have but lacks."""
     rows = _rows(life.settings, f"gold.{table}")
     return {one.key for one in in_redis(life.settings, table, rows) if one.what == MISSING}
 
 
 def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: Stream) -> bool:
-    """Tell whether a row of silver or a letter differs whose record bronze has no longer."""
+    """Tell whether a differing row of silver, or letter, has a record that is no longer in bronze."""
     places = {tuple(map(str, place)) for place in landings(settings, stream)}
     return any(one.layer == "records" and tuple(one.key.rsplit("/", 2)) not in places for one in found)
 
 
 def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
-    """Return what the audit says too much or too little: it names each record and row of gold, and no other.
+    """Return what the audit reports wrongly or misses: it must name each record and row of gold and no other.
 
-    Where records differ, it compares gold with a silver that is wrong itself: what it says of gold then is
-    left to it. Of topics and stores it only has to say that something differs; what another lake has left in
-    topics it names one by one.
+    Where records differ, the audit compares gold with a silver that is itself wrong, so its findings on gold
+    are then ignored. For topics and stores, it only has to report that something differs, but it must count
+    exactly what another lake has left in topics.
     """
     left = Counter(one.where for one in found if one.is_left)
     others = [one for one in found if not one.is_left]
@@ -134,7 +134,7 @@ def _false_alarms(check: Check) -> Iterator[str]:
 
 
 def _row(one: Difference) -> tuple[str, str]:
-    """Return the layer and the row of a difference, as the audit names them."""
+    """Return a difference's layer and row, as the audit names them."""
     if one.layer == "records":
         topic, partition, offset = one.key.rsplit("/", 2)
         return "records", _ordered({"topic": topic, "partition": int(partition), "offset": int(offset)})
@@ -214,14 +214,14 @@ def _letters(
 
 
 def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
-    """Tell whether an attempt that did not stand has written the letter of a row, which says `replayed`."""
+    """Tell whether a row's letter, which says `replayed`, was written by an attempt that did not stand."""
     outcome = outcomes.get(coordinates_of(letter))
     is_row = outcome is not None and outcome.kind == "row" and outcome.status is None
     return is_row and letter["status"] == "replayed" and letter["admitted"] is None
 
 
 def _may_be_taken(table: str, place: Place, one: Outcome, life: Life) -> bool:
-    """Tell whether retention may have taken a letter: settled, not asked, its record gone from bronze."""
+    """Tell whether retention may have taken a letter: settled, not asked, and its record gone from bronze."""
     ends = [taken.gone.get(place[:2], -1) for taken in life.taken[table]]
     return one.status != "open" and not one.is_asked and place[2] <= max(ends, default=-1)
 
@@ -236,7 +236,7 @@ def _gold(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iter
 
 
 def _windows(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iterator[Difference]:
-    """Compare windows of statistics; which are final also depends on how long nothing has come."""
+    """Compare windows of statistics; which are final also depends on how long nothing has arrived."""
     grain = _GRAINS[table]
     gone = {
         key
@@ -255,7 +255,7 @@ def _windows(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> I
 
 
 def _rows(settings: Settings, table: str) -> list[Row]:
-    """Return a table's rows; none if there is no such table."""
+    """Return a table's rows, or none if the table does not exist."""
     try:
         return rows_of(settings, table)
     except TableNotFoundError:

@@ -15,9 +15,9 @@ STATUSES = ("open", "replayed", "discarded", "resent", "duplicate", "superseded"
 
 @dataclass
 class Coverage:
-    """Counts over stories: pairs of actions, one right after the other; write points; statuses of letters.
+    """Counts over stories: pairs of successive actions, write points, and statuses of letters.
 
-    And how long each kind of work took, in seconds, over all processes.
+    It also sums how long each kind of work took, in seconds, over all processes.
     """
 
     stories: int = 0

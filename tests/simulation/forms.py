@@ -1,7 +1,7 @@
 """Forms of streams, and how each writes its records: JSON, by a registered schema, or in Debezium's envelope.
 
-A record begins as what its story says of it, whatever the form: {"id", "version", "amount", "at_ms"}. Every
-sending has a kind; those in `BROKEN` are a form's own, and its format, or its envelope, refuses them.
+Whatever the form, a record begins as what its story says of it: {"id", "version", "amount", "at_ms"}. Every
+sending has a kind; those in `BROKEN` belong to one form, whose format or envelope refuses them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.pipeline import Raw
 from tests.support.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
 
 Said = dict[str, Any]
-"""What a story says of a record."""
+"""What a story says about a record."""
 
 _IDS = {"unique_by": "transactionId"}
 _CORRECTED = {**_IDS, "sequence_by": "version"}
@@ -49,7 +49,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "format": "protobuf"}),
     "debezium": (TRANSACTIONS, _ENVELOPED),
 }
-"""What a story's stream is: its tables, and the keys under which they are made."""
+"""A story's stream: its tables, and the keys with which they are made."""
 
 _ENCODED = ("not_framed", "unknown_schema", "truncated")
 BROKEN: Mapping[str, tuple[str, ...]] = {
@@ -57,17 +57,17 @@ BROKEN: Mapping[str, tuple[str, ...]] = {
     "protobuf": _ENCODED,
     "debezium": ("null_after", "no_object", "wrong_op", "no_before", "tombstone", "bad_key"),
 }
-"""Further kinds of records of a form, almost all of them poison."""
+"""Further kinds of records, by form; almost all of them are poison."""
 
 _NO_SCHEMA = 2_000_000_000
-_CUT = 3  # bytes, less than a record's last field has
+_CUT = 3  # bytes, fewer than a record's last field has
 
 
 @dataclass(frozen=True)
 class Written:
-    """A record to be sent, and what the oracle must know: the JSON in it, or the rule that it breaks.
+    """A record to send, and what the oracle must know: the JSON in it, or the rule that it breaks.
 
-    `fields` is what the story says of it; null for what no later record is made of.
+    `fields` is what the story says about it; None if no later record is made from it.
     """
 
     raw: Raw
@@ -78,13 +78,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Writes a source's records of JSON in its format, by schemas that all stories share."""
+    """Writes a source's JSON records in its format, with schemas that all stories share."""
 
     source: Source
 
     @cached_property
     def value(self) -> Encode:
-        """What writes a value."""
+        """The encoder of values."""
         return registered_encoder(self.source, f"simulated-{self.source.format}-{self.source.topic}")
 
     @cached_property
@@ -92,16 +92,16 @@ class Encoder:
         return header(register(self.source.registry, "simulated-key", Registered("AVRO", '"string"')))
 
     def key(self, id_: str) -> bytes:
-        """Return the key of an id: Avro's if that is how keys are written, else its text."""
+        """Return the key of an id: in Avro if keys are written that way, else its text."""
         text = id_.encode()
         is_avro = self.source.deletion_key == "avro"
         return self._key_header + bytes([2 * len(text)]) + text if is_avro else text
 
 
 def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Sequence[Written]:
-    """Return the records of a sending: one, or two of Debezium's deletion.
+    """Return the records of a sending: one, or two for a deletion of Debezium's.
 
-    `said` is what the story says of it; of a deletion, its id and version alone count.
+    `said` is what the story says about it; of a deletion, only its id and version count.
     """
     if form == "debezium":
         return _enveloped(kind, said)
@@ -134,7 +134,7 @@ def _sale(_form: str, said: Said, _side: int) -> Said:
 
 
 def _event(_form: str, said: Said, side: int) -> Said:
-    """The id is that of a pair; analytics, the first side, have it as that of the event, too."""
+    """Return an event; its id is that of a pair and, on the first side (analytics), also the event's."""
     pair = {"user1": said["id"], "user2": "z", "timestamp": said["at_ms"]}
     ids = {} if side else {"eventId": said["id"]}
     return {**ids, **pair, ("metrics" if side else "analytics"): said["amount"]}
@@ -154,7 +154,7 @@ def _user_of(said: Said) -> str:
 
 
 def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) -> Written:
-    """A malformed one has an amount that its schema can say, and that the contract refuses."""
+    """Return an encoded record; a malformed one has an amount that only the contract refuses."""
     if kind == "malformed":
         record["amount"] = -record["amount"]
     says = json.dumps(record).encode()
@@ -172,7 +172,7 @@ def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) ->
 
 
 def _enveloped(kind: str, said: Said) -> Sequence[Written]:
-    """Return an event of Debezium's; a deletion is followed by a record without a value, as there."""
+    """Return a sending in Debezium's envelope; as in Debezium, a tombstone follows a deletion."""
     key = json.dumps({"id": said["id"]}).encode()
     tombstone = Written(Raw(None, key), None)
     row: Any = {"id": said["id"], "userId": _user_of(said), "amount": said["amount"]}

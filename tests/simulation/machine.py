@@ -1,9 +1,9 @@
-"""Makes stories by seed, runs them, and shrinks one that ends in a difference.
+"""Makes stories by seed, runs them, and shrinks those that end in a difference.
 
-A story is a form of the stream, and actions. Seed and number alone choose it, so that a story can be made
+A story is a form of the stream, and actions. Its seed and number alone determine it, so that it can be made
 again without those before it: some of its actions are pairs whose turn it is (`turns`), some are phrases that
-lead to a rare state, the others chance. Not Hypothesis: its shrinker runs hundreds of cases, and one takes
-seconds here. Dropping halves, then single actions, then arguments, ends within forty.
+lead to a rare state, and the rest are chance. Hypothesis is not used: its shrinker runs hundreds of cases,
+and one takes seconds here. Dropping halves, then single actions, then arguments ends within forty.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Story:
 
 
 def read_story(text: str) -> Story:
-    """Return the story of these lines; those that begin with # say something to people."""
+    """Return the story of these lines; those that begin with # are comments."""
     first, *lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return Story(first.removeprefix("form ").strip(), tuple(map(do.read, lines)))
 
 
 @dataclass
 class Ended:
-    """What came of a story: differences, and what it has reached."""
+    """The result of a story: differences, and what it has reached."""
 
     story: Story
     differences: list[str] = field(default_factory=list)
@@ -121,7 +121,7 @@ _SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("metrics.grace", ("0s", "10m")),
     ("stream_defaults.future_tolerance_s", (300, 2 * _DAY_S)),
     ("metrics.gold", tuple({"metrics_1m": {"emit": emit}} for emit in ("changes", "final"))),
-    ("sales.threshold", (15,)),  # what it has sent is not taken back
+    ("sales.threshold", (15,)),  # what was sent is not taken back
     ("sales.notify", ("every_update",)),
     ("metrics.quantile_k", (200, 1600)),
 )
@@ -135,10 +135,10 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (1, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
     (1, lambda _rng: operations.Adopt()),
 )
-"""What a process may be doing that is killed."""
+"""What a process that is killed may be doing."""
 
 _HELD = ("run", "run", "rebuild silver", "rebuild gold", "replay", "maintain")
-"""What a process may be doing that sleeps."""
+"""What a process that sleeps may be doing."""
 
 _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (30, _send),
@@ -174,7 +174,7 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
 
 
 def _late_and_replayed(rng: Random) -> list[Action]:
-    """A record that is late and nothing else: of an id that no other record has."""
+    """Return the actions for a record that is late and nothing else: no other record has its id."""
     late = do.Send("late", rng.choice("de"), partition=rng.choice((0, 1)))
     return [late, do.Run(rng.choice(("bronze silver", do.Run().layers))), repairs.Replay(allow_late=True)]
 
@@ -193,11 +193,11 @@ def _broken_and_given_up(_rng: Random) -> list[Action]:
 
 
 _PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_again, _broken_and_given_up)
-"""What leads to a status that chance hardly reaches."""
+"""Actions that lead to a status that chance rarely reaches."""
 
 _LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
 _WRITES = {"Replay": 3, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
-"""About so many writes has an action."""
+"""How many writes an action makes, approximately."""
 
 
 _FORMS = {
@@ -215,7 +215,7 @@ _FORMS = {
 
 
 def make(seed: int, number: int, length: int = LENGTH, form: str | None = None) -> Story:
-    """Return the story of this number, of this form if one is given."""
+    """Return the story of this number, in the given form if there is one."""
     rng = Random(f"{seed} {number}")
     chosen = rng.choices(list(_FORMS), list(_FORMS.values()))[0]
     form = form or chosen
@@ -244,7 +244,7 @@ def _by_chance(rng: Random, last: Action) -> Action:
 
 
 def _aimed(rng: Random, actions: Sequence[Action]) -> Iterator[Action]:
-    """Yield the actions; the numbers of kills are among those of the writes that come next."""
+    """Yield the actions; each kill is aimed at one of the writes of the next action that writes."""
     for place, one in enumerate(actions):
         following = next(map(_writes_of, filter(_writes_of, actions[place + 1 :])), 1)
         yield replace(one, number=rng.randint(1, following)) if isinstance(one, do.Kill) else one
@@ -259,19 +259,19 @@ def _writes_of(action: Action) -> int:
 
 
 def name_of(action: Action) -> str:
-    """Return what an action is counted as."""
+    """Return the name that an action is counted under."""
     return f"Send {action.kind}" if isinstance(action, do.Send) else type(action).__name__
 
 
 def turns(seed: int, number: int, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of actions whose turn it is in the story of this number: each comes as often."""
+    """Return the pairs of actions whose turn it is in the story of this number; all come equally often."""
     pairs = [(one, other) for one in names for other in names]
     Random(f"pairs of {seed}").shuffle(pairs)
     return [pairs[(number * _PAIRS + place) % len(pairs)] for place in range(_PAIRS)]
 
 
 def _of_form(rng: Random, form: str, action: Action) -> Action:
-    """Return the action as a form has it: about one of its sides, and with poison of its own."""
+    """Adapt an action to a form: to one of its sides, and with poison of its own."""
     if form == "calls":
         return _of_calls(rng, action)
     if isinstance(action, do.Send) and action.kind in {"malformed", "duplicate"} and form in BROKEN:
@@ -280,7 +280,7 @@ def _of_form(rng: Random, form: str, action: Action) -> Action:
 
 
 def _of_calls(rng: Random, action: Action) -> Action:
-    """Return the action on a side; events lie about a gap apart, and waits are such that calls close."""
+    """Adapt an action to a side; events are about a gap apart, and waits are such that calls close."""
     match action:
         case do.Send(kind=kind):
             plain = "clean" if kind in {"deleted", "corrected"} and rng.random() < 0.7 else kind
@@ -298,7 +298,7 @@ def _of_calls(rng: Random, action: Action) -> Action:
 
 
 def run(shared: Shared, story: Story) -> Ended:
-    """Run a story on a lake of its own, and say what is wrong at its end."""
+    """Run a story on a lake of its own, and return what is wrong at its end."""
     world, told = World(shared, story.form), Ended(story)
     before = dict(shared.seconds)
     try:
@@ -329,12 +329,12 @@ def _lived(world: World, story: Story) -> list[str]:
 
 
 def kind_of(found: Iterable[str]) -> str:
-    """Return what a shrunk story must still have: the first words of the first difference."""
+    """Return what a shrunk story must still show: the first words of the first difference."""
     return " ".join(next(iter(found), "").split()[:2])
 
 
 def shrunk(shared: Shared, ended: Ended, most: int = 40) -> Ended:
-    """Drop actions and arguments as long as the first difference is of the same kind."""
+    """Drop actions and arguments as long as the first difference remains of the same kind."""
     best, kind, left = ended, kind_of(ended.differences), most
 
     def try_(actions: Sequence[Action]) -> bool:

@@ -1,4 +1,4 @@
-"""What a life has done to a lake, and what the lake must hold therefore, by the oracles alone.
+"""What has been done to a lake, and what it must therefore hold, according to the oracles alone.
 
     life = Life(settings)
     life.sent.append(Sent("transactions", ("transactions-topic", 0, 0), 1_767_268_800_000, b"ann", b"{…}"))
@@ -38,10 +38,10 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True)
 class Sent:
-    """A record that the broker has; `says` is the JSON that an encoded value was made of, else null.
+    """A record that the broker has; `says` is the JSON that an encoded value was made from, else None.
 
-    `source` is its silver table. `kafka_timestamp_ms` is -1 for none. `refused` is the rule of the format
-    that an encoded value was made to break, else null.
+    `source` is its silver table. `kafka_timestamp_ms` is -1 if there is none. `refused` is the rule of the
+    format that an encoded value was made to break, else None.
     """
 
     source: str
@@ -58,19 +58,19 @@ class Sent:
 class Life:
     """What has been done to a lake.
 
-    settings   as they are now
-    now_us     what the lake's clock shows: it says which calls are over
+    settings   the present ones
+    now_us     what the lake's clock shows, which decides which calls are over
     sent       every record, in the order of each partition
     landed     of each record that was ever in bronze, its `ingested_at` in microseconds, read back from
                bronze (`compare.landings`) before retention takes it
-    decisions  by source: what people have decided, the first one first. A replay is put down for each letter
-               that was open and selected, whatever came of it
+    decisions  by source: what people have decided, in order. A replay is recorded for each letter that was
+               open and selected, whatever came of it
     taken      by source: what each run of retention has taken
     lateness   by source: how late records may be, if that was changed; else as the settings say
-    gold_us    by gold table: its own retention has taken the final rows whose last time lies before it
-    left       by gold table: the messages that were the last ones of their rows when this lake took the
-               place of another one. They stay in the topic, also of rows that this lake does not have
-    since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis stay until they expire
+    gold_us    by gold table: its own retention has taken the final rows whose last time is earlier
+    left       by gold table: the last message of each row when this lake replaced another. These remain in
+               the topic, even for rows that this lake does not have
+    since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis remain until they expire
     is_adopted whether this lake was that one's copy, and so may send again what that one had sent
     """
 
@@ -92,7 +92,7 @@ class Expected:
     """What a stream's tables must hold.
 
     outcomes  by source: what each record has become
-    gold      by table: its rows, but for those that its own retention has taken
+    gold      by table: its rows, except those that its own retention has taken
     metrics   the clean records that windows of statistics are made of
     """
 
@@ -137,7 +137,7 @@ def expected(life: Life, stream: Stream) -> Expected:
 
 
 def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
-    """Return what each record of a source that has landed has become."""
+    """Return what each landed record of a source has become."""
     landed = [
         Record(
             one.place,
@@ -184,7 +184,7 @@ def is_kept(life: Life, table: str, row: Row) -> bool:
 
 
 def _events(outcomes: Mapping[Place, Outcome], make: Callable[..., E], columns: Iterable[str]) -> list[E]:
-    """Return the records that are rows, also of rows that retention has taken: it changes no answer."""
+    """Return the records that are rows, even if retention has taken the rows: that changes no answer."""
     names = tuple(columns)
     return [
         make(

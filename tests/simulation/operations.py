@@ -1,4 +1,4 @@
-"""What operators do to all of it, or must live with: copies, another run, a lost topic, a small Redis."""
+"""What operators do to a whole lake, or must live with: copies, another run, a lost topic, a small Redis."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _MAY_DIFFER = {"lake", "stream_defaults"}
 
 @dataclass(frozen=True)
 class EvictRedis(Action):
-    """Let Redis evict every second key, as one that is too small does; the audit sees which rows are missing.
+    """Evict every second key from Redis, as a small Redis would; the audit must see which rows are missing.
 
-    The export writes them again, but no more often than every ten minutes (docs/redis.md). The keys are
-    deleted, and INFO counts them as evicted: which ones Redis itself evicts is chance.
+    The export writes them again, but at most every ten minutes (docs/redis.md). The keys are deleted, and
+    INFO counts them as evicted: which ones Redis itself would evict is chance.
     """
 
     first: int = 0
@@ -53,7 +53,7 @@ class EvictRedis(Action):
 
 
 def _require_told(world: World, name: str, evicted: set[str]) -> None:
-    """Look at what the audit says, unless rows of gold wait for the export: it has others of these then."""
+    """Require that the audit names the evicted rows, unless the export has not yet sent all of gold."""
     (table,) = (one for one in world.stream.tables if one.name == name)
     (kind,) = (one for one in used_by(table, world.settings) if one.name == "redis")
     (check,) = check_store(world.lake, world.stream, table, kind, settings=world.settings, now=world.now)
@@ -89,9 +89,10 @@ def _as_of_now(life: Life) -> Life:
 
 @dataclass(frozen=True)
 class Adopt(Action):
-    """Lose the lake, and go on from its copy; without one, from one that is made now.
+    """Lose the lake, and continue from its copy or, without one, from one that is made now.
 
-    What people have decided since the copy is lost with the lake. If that comes back, it is refused.
+    What people have decided since the copy was made is lost with the lake. If the lake returns, it is
+    refused.
     """
 
     def do(self, world: World) -> None:
@@ -116,7 +117,7 @@ class Adopt(Action):
         )
         if allowed_s != world.settings.stream_defaults.allowed_lateness_s:
             ChangeLateness(int(allowed_s)).do(world)
-        for _ in range(2):  # once more, if it is killed
+        for _ in range(2):  # once more, if it was killed
             with world.process():
                 self._adopt(world)
                 break
@@ -150,7 +151,7 @@ def _differ(one: Settings, other: Settings) -> bool:
 
 
 def _after(world: World, life: Life) -> Life:
-    """Return a life in a lake that takes the place of the present one, with what that leaves behind."""
+    """Return a life in a lake that replaces the present one, with what that one leaves behind."""
     left: dict[str, list[Row]] = {
         table.name: list(outputs.last_messages(world.settings, table.name).values())
         for table in world.stream.tables
@@ -160,9 +161,9 @@ def _after(world: World, life: Life) -> Life:
 
 @dataclass(frozen=True)
 class Standby(Action):
-    """Let a process sleep before its n-th write, and another one take over; then the first one goes on.
+    """Let a process sleep before its n-th write while another takes over; then the first one continues.
 
-    The leases of the first are over by then (docs/failures.md, "A run that stands by").
+    The first one's leases have expired by then (docs/failures.md, "A run that stands by").
     """
 
     number: int = 1
@@ -176,7 +177,7 @@ class Standby(Action):
             try:
                 with patch.object(leases, "_LENGTH_S", 0.0):
                     world.run(LAYERS)
-            except AssertionError as error:  # a fault, which is none of the first one's
+            except AssertionError as error:  # a defect, and none of the first process's
                 troubles.append(error)
             world.where = where
 
@@ -202,11 +203,11 @@ class Standby(Action):
 
 @dataclass(frozen=True)
 class RecreateTopic(Action):
-    """Delete a side's topic, make it anew and fill it beyond where it was read; go on in another lake.
+    """Delete a side's topic, recreate it, fill it beyond what was read, and continue in another lake.
 
-    Bronze refuses it, in the living process as in a new one, if it has read the old one. Then the new lake's
-    export is refused until it may send again (docs/refused-topics.md). Of calls, the new lake reads the other
-    topic again.
+    If bronze has read the old topic, it refuses the new one, in the running process as in a new one. Then the
+    new lake's export is refused until it may send again (docs/refused-topics.md). In calls, the new lake
+    reads the other topic again.
     """
 
     side: int = 0

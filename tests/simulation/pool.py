@@ -1,4 +1,4 @@
-"""A process of a pool: it runs one story after the other, with services of its own."""
+"""A process of a pool: it runs one story after another, with its own services."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _shared: list[Shared] = []
 
 
 def begin() -> None:
-    """Start the services of this process, until it ends."""
+    """Start the services of this process, which run until it ends."""
     _shared.append(_open.enter_context(shared()))
     Finalize(None, _open.close, exitpriority=100)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A story that was run, and shrunk to `best` if it differs, and the CPU of its process so far, in s."""
+    """A story that was run, shrunk to `best` if it differs, and its process's CPU seconds so far."""
 
     number: int
     told: Ended
@@ -34,13 +34,13 @@ class Done:
 
 
 def cpu_s() -> float:
-    """Return the seconds of CPU of this process, with its session and services."""
+    """Return the CPU seconds of this process, including its session and services."""
     own = psutil.Process()
     return sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
 
 
 def one(seed: int, length: int, form: str | None, shrink: int, number: int) -> Done:
-    """Run a story; one that differs is shrunk, too, in so many runs."""
+    """Run a story; shrink one that differs, in at most `shrink` runs."""
     (found,) = _shared
     told = run(found, make(seed, number, length, form))
     best = shrunk(found, told, shrink) if told.differences and shrink else None

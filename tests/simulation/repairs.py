@@ -1,4 +1,4 @@
-"""What people do to a lake: decide about letters, rebuild, maintain, change tables by other writers."""
+"""What people do to a lake: decide about letters, rebuild, maintain, change tables with other writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_letters(world: World) -> list[Row]:
 
 @dataclass(frozen=True)
 class _OfLetters(Action):
-    """Decide about open letters: about the n-th, or, with -1, about all."""
+    """Decide about open letters: the n-th or, with -1, all."""
 
     which: int = -1
 
@@ -53,7 +53,7 @@ class _OfLetters(Action):
         with world.process(partial(self.do, world)), world.refusing():
             self._decide(world, selection, at)
             is_done = True
-        for source in world.stream.sources:  # when a replay has let records in, it says itself
+        for source in world.stream.sources:  # a replay that has let records in says so itself
             found = _admissions(world, places)[source.table] - before[source.table]
             said = max(found, key=lambda one: one[1], default=(after_us[source.table], 0))
             after_us[source.table], _ = said
@@ -94,7 +94,7 @@ def source_of(world: World, letter: Row) -> Source:
 
 
 def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[tuple[int, int]]]:
-    """Return when replays have let in records of some places: after what, and when, in microseconds."""
+    """Return after which landing, and when, replays have let in records of some places, in microseconds."""
     found = defaultdict[str, set[tuple[int, int]]](set)
     letters = [(table_of(row), row) for row in pipeline.rows_of(world.settings, DEAD_LETTERS)]
     for source in world.stream.sources:
@@ -121,7 +121,7 @@ class Replay(_OfLetters):
 
 @dataclass(frozen=True)
 class ReplayWhileRunning(Replay):
-    """Run silver, and replay letters before the n-th of its commits; after it, if it makes fewer."""
+    """Run silver, and replay letters before its n-th commit, or after it if it makes fewer."""
 
     before: int = 2
 
@@ -143,7 +143,7 @@ class ReplayWhileRunning(Replay):
 
 @dataclass(frozen=True)
 class Discard(_OfLetters):
-    """Give letters up."""
+    """Give up letters."""
 
     what: ClassVar[str] = "discard"
 
@@ -182,7 +182,7 @@ class Resolve(Action):
 
 @dataclass(frozen=True)
 class RebuildSilver(Action):
-    """Rebuild silver; before the n-th of its commits, records that wait in Kafka land and are judged."""
+    """Rebuild silver; before its n-th commit, records that wait in Kafka land and are judged."""
 
     land_before: int = 0
 
@@ -197,7 +197,7 @@ class RebuildSilver(Action):
 
 @dataclass(frozen=True)
 class RebuildGold(Action):
-    """Rebuild gold, or only the rows of the last hours."""
+    """Rebuild gold, or only the rows of the last `hours`."""
 
     hours: int = 0
     force: bool = True
@@ -215,7 +215,7 @@ class RebuildGold(Action):
 
 @dataclass(frozen=True)
 class Maintain(Action):
-    """Maintain every table; 0 days keep everything, and another side than the one that is named, too."""
+    """Maintain every table; where days are 0, and on sides other than a named one, everything is kept."""
 
     bronze: int = 0
     silver: int = 0

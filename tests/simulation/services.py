@@ -1,4 +1,4 @@
-"""What the stories of a process share: a session, a broker, a Redis and a PostgreSQL, all of them real."""
+"""What the stories of a process share: a session, a broker, a Redis and a PostgreSQL, all real."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support import postgres_servers
 from tests.support.registries import registry
 
 _LASTING = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
-"""The second compiler pays after twenty stories."""
+"""The second compiler pays off after twenty stories."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Shared:
     _registry: RegistryAccess | None = None
 
     def registry(self) -> RegistryAccess:
-        """Return the schema registry, which the first story that needs one starts."""
+        """Return the schema registry, which is started by the first story that needs one."""
         if self._registry is None:
             directory = self.home / "registry"
             directory.mkdir()
@@ -50,7 +50,7 @@ class Shared:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Count how long the block takes."""
+        """Add up how long the block takes."""
         began = time.perf_counter()
         try:
             yield
@@ -60,15 +60,15 @@ class Shared:
 
 @contextmanager
 def shared(settings: Settings | None = None, spark: SparkSession | None = None) -> Iterator[Shared]:
-    """Start the services and the session; those that are given are used, and left running.
+    """Start the services and the session; given ones are used instead, and left running.
 
-    `settings` then say where the broker and Redis are.
+    The given `settings` then say where the broker and Redis are.
     """
     home = Path(tempfile.mkdtemp(prefix="simulation-"))
     try:
         with _services(settings, home) as found, postgres_servers.server() as postgres:
             session = spark or build_session(found, "lakehouse simulation", options=SMALL | _LASTING)
-            # Not kafka-python's, which takes a core while it waits.
+            # kafka-python's takes a whole core while it waits.
             producer = Producer(found.kafka.access, {"acks": "all", "linger.ms": 0})
             try:
                 with ExitStack() as ending:

@@ -1,4 +1,4 @@
-"""Settings that are changed on a living lake, and what the docs then say to do."""
+"""Changes of settings on a living lake, and what the docs then say to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IDS = {
     "windows": ("id", "version"),
     **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
 }
-"""The fields with a record's id and sequence, by form; the others' are never changed."""
+"""The fields with a record's id and sequence, by form; in other forms they are never changed."""
 _JUDGED = {"stream_defaults.future_tolerance_s"}
 _MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k"}
 
@@ -25,8 +25,8 @@ _MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k"}
 class SetIds(Action):
     """Compare records by id, or no longer, and rebuild silver and gold, as docs/ids.md says.
 
-    Both are "field", the form's own; "header"; or "" for none. What retention has taken cannot be judged by
-    other ids, so nothing is done once it has been there; nor in other forms than those of `_IDS`.
+    Each is "field", the form's own; "header"; or "" for none. What retention has taken cannot be judged by
+    other ids, so nothing is done once it has taken anything, nor in forms that `_IDS` lacks.
     """
 
     ids: str = "field"
@@ -46,7 +46,7 @@ class SetIds(Action):
 
 @dataclass(frozen=True)
 class ChangeSetting(Action):
-    """Change a setting, or a key of the stream, and rebuild what depends on it; those of others stay."""
+    """Change a setting or a key of the stream, and rebuild what depends on it; ignore other streams' keys."""
 
     name: str = "metrics.grace"
     value: Any = "10m"
@@ -64,7 +64,7 @@ class ChangeSetting(Action):
 
 
 def rebuild(world: World, layers: str = "silver gold") -> None:
-    """Rebuild layers as `lakehouse rebuild` does; gold reads first what silver had before."""
+    """Rebuild layers as `lakehouse rebuild` does; gold first reads what silver had before."""
     world.tick()
     with world.process(partial(rebuild, world, layers)), world.refusing():
         if "silver" in layers:

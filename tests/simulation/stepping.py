@@ -1,4 +1,4 @@
-"""The steps of one process: what they know lies in memory, and ends with it; tables alone stay."""
+"""The steps of one process: what they know lies in memory and ends with it; only tables remain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFLICTS = (Py4JJavaError, DeltaConcurrentModificationException)
 
 
 class StuckError(AssertionError):
-    """A step did not come to rest, or failed again and again."""
+    """A step that does not come to rest, or fails again and again."""
 
 
 class Stepping:
@@ -35,19 +35,19 @@ class Stepping:
         self._steps: dict[LayerName, list[Step]] = {}
 
     def close(self) -> None:
-        """Forget what the steps know, as the end of their process does."""
+        """Forget what the steps know, as when their process ends."""
         for step in [one for steps in self._steps.values() for one in steps]:
             with suppress(Exception):
                 step.close()
         self._steps.clear()
 
     def make(self, layers: Sequence[LayerName]) -> None:
-        """Make the tables of layers, and leave no step."""
+        """Create the tables of layers, and keep no step."""
         for maker in [one for layer in layers for one in self._makers(layer)]:
             maker.make().close()
 
     def run(self, layers: Sequence[LayerName], batches: int | None, *, one_by_one: bool) -> None:
-        """Let layers take so many micro-batches each, or come to rest; `one_by_one`: as small as can be."""
+        """Run layers for so many micro-batches each, or to rest; `one_by_one`: the smallest possible."""
         for layer in layers:
             for number in range(len(self._makers(layer))):
                 self._go(layer, number, batches, one_by_one=one_by_one)
@@ -62,13 +62,13 @@ class Stepping:
             self._steps.pop(layer, None)
             if batch is None:
                 continue
-            # Which say that another process has gone on.
+            # These errors say that another process has gone ahead.
             with suppress(PositionError, *CONFLICTS), first.write(batch, self._world.tick()):
                 pass
             first.close()
 
     def refusal(self, layer: LayerName) -> str | None:
-        """Return why a layer is refused that would plan its next micro-batch; null if it is not."""
+        """Return why a layer may not plan its next micro-batch; None if it may."""
         try:
             for step in self._stepped(layer):
                 step.plan({})
@@ -108,7 +108,7 @@ class Stepping:
             batch = step.plan({})
         if batch is not None:
             with world.shared.timed(f"{layer} write"), step.write(batch, world.tick()):
-                if layer == "export":  # what is sent again is allowed once
+                if layer == "export":  # sending again is allowed once
                     world.permitted = replace(world.permitted, allow=())
                 return True
         ticker = step.ticker

@@ -1,4 +1,4 @@
-"""Stories that are kept, in kept/: each one line per action, and a comment that says what it is about."""
+"""Kept stories, in kept/: one line per action, and a comment that says what the story is about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICK = frozenset(
         "replayed_after_deletion",
     }
 )
-"""Those that make test runs; make soak has the others."""
+"""The stories that make test runs; make soak has the others."""
 
 
 def kept() -> list[Path]:

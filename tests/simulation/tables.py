@@ -1,4 +1,4 @@
-"""What is done to tables past the layers: chores of Delta, and what other writers do."""
+"""What is done to tables outside the layers: Delta's chores, and what other writers do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _OF_SILVER = {"windows": {"value": "999"}, "sales": {"value": "999"}, "calls": {
 
 
 def _changed_by(layer: str) -> set[str]:
-    """Return the layers that are not right any more: gold was made from silver as it was."""
+    """Return the layers that are no longer right: gold was made from the previous silver."""
     return {layer, "gold"} if layer == "silver" else {layer}
 
 
 @dataclass(frozen=True)
 class _OfTable(Action):
-    """Do something to a table of the stream: of bronze, of silver, of the letters or of gold."""
+    """Do something to a table of the stream: bronze, silver, the letters or gold."""
 
     layer: str = "silver"
     side: int = field(default=0, kw_only=True)
@@ -49,7 +49,7 @@ class Vacuum(_OfTable):
 
 @dataclass(frozen=True)
 class Restore(_OfTable):
-    """RESTORE a table to the version so many commits ago, as another writer does."""
+    """RESTORE a table to its version so many commits ago, as another writer might."""
 
     back: int = 1
 
@@ -62,9 +62,10 @@ class Restore(_OfTable):
 
 @dataclass(frozen=True)
 class ForeignUpdate(_OfTable):
-    """UPDATE the first row of a table by delta-rs.
+    """UPDATE the first row of a table with delta-rs.
 
-    10 becomes 999, in calls the other end; of the letters an open one is replayed; of gold the count is 99.
+    10 becomes 999 (in calls, the other user does), an open letter becomes replayed, and gold's count becomes
+    99.
     """
 
     def do(self, world: World) -> None:
@@ -80,7 +81,7 @@ class ForeignUpdate(_OfTable):
 
 @dataclass(frozen=True)
 class ForeignDelete(_OfTable):
-    """DELETE the first row of a table by delta-rs."""
+    """DELETE the first row of a table with delta-rs."""
 
     def do(self, world: World) -> None:
         found = _first(world, self.table(world), self.layer)
@@ -90,7 +91,7 @@ class ForeignDelete(_OfTable):
 
 
 def _first(world: World, table: str, layer: str) -> str | None:
-    """Return a condition on the first row; of letters, on the first open one. Null: there is none."""
+    """Return a condition for the first row or, among letters, the first open one; None if there is none."""
     rows = pipeline.rows_of(world.settings, table)
     if layer == "letters":
         rows = [row for row in rows if row["status"] == "open"]

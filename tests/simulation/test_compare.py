@@ -1,4 +1,4 @@
-"""What the comparison says of a real lake: nothing if it is right, else every row that was changed."""
+"""What the comparison says of a real lake: nothing if it is right, else every changed row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAID = {
 
 
 def lived(spark: SparkSession, settings: Settings, stream: Stream) -> Life:
-    """Let three records of a stream go through the lake, the last of them broken."""
+    """Take three records of a stream through the lake, the last of them broken."""
     source = stream.sources[0]
     good = json.dumps(SAID[source.table]).encode()
     raws = [Raw(value, b"k", timestamp_ms=T0_MS) for value in (good, good, b"{")]
@@ -131,7 +131,7 @@ def test_the_audit_names_each_row_of_gold_that_differs() -> None:
 
 
 def said(name: str, key: dict[str, Any]) -> Report:
-    """A report with one difference."""
+    """Return a report with one difference."""
     check = Check("transactions", name, "a table", 3, 1, (audit_report.Difference(key, "differs"),))
     return Report(LANDED, (check,))
 

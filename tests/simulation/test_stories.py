@@ -1,4 +1,4 @@
-"""Stories: written as text, made by seed, shrunk; and those that are kept hold on a real lake."""
+"""Stories are written as text, made by seed, and shrunk; the kept ones hold on a real lake."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_kept_stories_end_without_a_difference(found: Shared, file: Path) -> Non
 
 @pytest.mark.soak
 def test_new_stories_end_without_a_difference(found: Shared) -> None:
-    """Of a seed of their own; `python -m tests.simulation --seed` repeats one, and shrinks it."""
+    """The seed is this test's own; `python -m tests.simulation --seed` repeats a story, and shrinks it."""
     seed, wrong = chance(58).randrange(2**32), list[str]()
     for number in range(NEW):
         told = run(found, make(seed, number))

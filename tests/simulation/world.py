@@ -1,8 +1,8 @@
-"""One small real lake, with a real broker, Redis and PostgreSQL, and a clock of its own.
+"""One small real lake, with a real broker, Redis and PostgreSQL, and its own clock.
 
-Services and the session are shared by the stories of a process; the lake, the topics, and what is in Redis
-and PostgreSQL are a story's own. Times are UTC. The clock begins at EPOCH, which lies ahead of any machine's:
-what reads the machine's clock (Delta's commits, the leases) then sees the past, as it would in a life.
+The stories of a process share services and the session; each has its own lake, topics, and contents of Redis
+and PostgreSQL. Times are UTC. The clock begins at EPOCH, which is ahead of any machine's: what reads the
+machine's clock (Delta's commits, the leases) then sees the past, as it would in real life.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _EVICTED_EVERY_S = 600
 
 @dataclass(frozen=True)
 class Told:
-    """What a story says of a record that the broker has taken; `source` is its silver table."""
+    """What a story says about a record that the broker has taken; `source` is its silver table."""
 
     source: str
     fields: Said | None
@@ -68,7 +68,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Copied:
-    """A copy of the lake: where it lies, the life until then, its settings, and what others had changed."""
+    """A copy of the lake: where it is, the life up to then, its settings, and what others had changed."""
 
     lake: str
     life: Life
@@ -77,7 +77,7 @@ class Copied:
 
 
 class World:
-    """The lake of one story; a Writes counts, or ends, what its processes write."""
+    """The lake of one story; `writes` counts what its processes write, or ends one of them."""
 
     def __init__(self, given: Shared, form: str) -> None:
         stream, changes = FORMS[form]
@@ -126,49 +126,49 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """What the clock shows."""
+        """The time that the clock shows."""
         return self._now
 
     @now.setter
     def now(self, shown: datetime) -> None:
-        """Set the clock; a clock that is monotonic does not follow it back."""
+        """Set the clock; its monotonic counterpart does not follow it back."""
         self.elapsed_s += max(0.0, (shown - self._now).total_seconds())
         self._now = shown
 
     @property
     def stream(self) -> Stream:
-        """The stream, as the settings make it now."""
+        """The stream, as the present settings make it."""
         if self._made is None:
             self._made = under(self.settings, self._base)
         return self._made
 
     @property
     def source(self) -> Source:
-        """Its first source, and for most forms the only one."""
+        """The first source, which for most forms is the only one."""
         return self.stream.sources[0]
 
     def side(self, number: int) -> Source:
-        """Return the source of this number; of a stream with one, that one."""
+        """Return the source with this number, or the only one."""
         return self.stream.sources[number % len(self.stream.sources)]
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What writes records in the format of the first source."""
+        """The encoder of records in the format of the first source."""
         return Encoder(self.source)
 
     @property
     def lake(self) -> Lake:
-        """The lake, by the session that all stories share."""
+        """The lake, on the session that all stories share."""
         return Lake(self.shared.spark, self.settings.lake)
 
     def path(self, table: str) -> Path:
-        """Return where a table lies."""
+        """Return where a table is."""
         return path_of(self.settings, table)
 
     # The life of a story.
 
     def begin(self) -> None:
-        """Make topics and an empty lake, and empty the stores."""
+        """Create topics and an empty lake, and empty the stores."""
         with self.shared.timed("beginning"):
             own = [self.settings.topic(one.topic) for one in self.stream.sources]
             create_topics(self.settings.kafka.access, dict.fromkeys(own, PARTITIONS), ANY_TIME)
@@ -189,7 +189,7 @@ class World:
             shutil.copytree(found, self.settings.lake)
 
     def end(self) -> None:
-        """Close everything, and leave nothing."""
+        """Close everything, and leave nothing behind."""
         with self.shared.timed("end"):
             self.restart()
             self.shared.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
@@ -198,10 +198,10 @@ class World:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def restart(self) -> None:
-        """Forget what the steps know, as the end of their process does."""
+        """Forget what the steps know, as when their process ends."""
         self.steps.close()
 
-    # What actions are made of.
+    # What actions are made from.
 
     def tell(self, source: Source, written: Written) -> None:
         """Send a record to a source, and wait until the broker has it."""
@@ -231,20 +231,20 @@ class World:
         self.life.sent.append(Sent(source.table, place, at_ms, raw.key, raw.value, raw.headers, *said))
 
     def tick(self) -> datetime:
-        """Move the clock on by a second, and return what it shows."""
+        """Advance the clock by a second, and return what it shows."""
         self.now += timedelta(seconds=0 if self._is_standing else 1)
         return self.now
 
     def decided_at(self) -> datetime:
-        """Move the clock on, and return when a decision is made: later than any earlier one."""
+        """Advance the clock, and return the time of a decision, later than any earlier one's."""
         self._decided_us = max(pipeline.micros(self.tick()), self._decided_us + 1)
         return self.now
 
     @contextmanager
     def process(self, again: Callable[[], None] | None = None) -> Iterator[None]:
-        """Do the block as a process, which a kill that waits ends; the next one knows its tables alone.
+        """Do the block as a process, which a pending kill ends; the next one knows only its tables.
 
-        `again` is what a person does at last, if the process was killed; null: nothing.
+        `again` is what a person does in the end if the process was killed; None: nothing.
         """
         number, after = self.wait_for_kill or (0, False)
         hold_at, meanwhile = self.wait_for_hold or (0, self.restart)
@@ -270,7 +270,7 @@ class World:
     def run(
         self, layers: Sequence[LayerName], batches: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Let layers take so many micro-batches each, or come to rest; `one_by_one`: as small as can be."""
+        """Run layers for so many micro-batches each, or to rest; `one_by_one`: the smallest possible."""
         self.steps.run(layers, batches, one_by_one=one_by_one)
 
     def run_beside(self, layer: LayerName) -> None:
@@ -279,7 +279,7 @@ class World:
 
     @contextmanager
     def before_commit(self, number: int, work: Callable[[], None]) -> Iterator[None]:
-        """Let another process work before the commit of this number of the block; 0: before none."""
+        """Do another process's work before the block's commit of this number; 0: before none."""
         real, count = delta_internals.commit, 0
 
         def commit(*arguments: Any, **named: Any) -> int:
@@ -298,11 +298,11 @@ class World:
         return str(self.directory / f"lake-{self.lakes}")
 
     def change_stream(self, keys: Mapping[str, Any]) -> None:
-        """Go on under other keys of the stream, in a new process."""
+        """Continue with other keys of the stream, in a new process."""
         self.change_settings({"streams": merged(self.settings.streams, {self.stream.name: keys})})
 
     def change_settings(self, changes: Mapping[str, Any]) -> None:
-        """Go on under other settings, in a new process."""
+        """Continue with other settings, in a new process."""
         self.restart()
         self._made, self.settings = None, self.settings.changed(changes)
         self.life.settings = self.settings
@@ -312,19 +312,19 @@ class World:
         self.life.landed |= landings(self.settings, self.stream)
 
     def judged(self, source: Source) -> list[Coordinates]:
-        """Return the records of a source that silver has judged: its rows, and letters."""
+        """Return the records of a source that silver has judged: its rows and letters."""
         names, topic = (f"silver.{source.table}", pipeline.DEAD_LETTERS), self.settings.topic(source.topic)
         found = (coordinates_of(row) for name in names for row in pipeline.rows_of(self.settings, name))
         return [place for place in found if place[0] == topic]
 
     def processed(self, source: Source) -> int:
-        """Return the greatest landing, in microseconds, that silver has noted as processed; 0: none."""
+        """Return the latest landing, in microseconds, that silver has noted as processed; 0: none."""
         table = f"silver.{source.table}"
         return pipeline.noted(self.settings, table).get(f"{table} landed", 0)
 
     @contextmanager
     def retaining(self) -> Iterator[None]:
-        """Note what retention takes in the block."""
+        """Note what retention takes during the block."""
         self.note_landings()
         known = {source.table: self._ids_taken(source) for source in self.stream.sources}
         try:
@@ -333,7 +333,7 @@ class World:
             self._note_taken(known)
 
     def _ids_taken(self, source: Source) -> set[Row]:
-        """Return the ids that retention has taken something of, with what it has noted."""
+        """Return the ids of which retention has taken something, with its notes on them."""
         return set(retained.ids_taken(self.lake, source).collect())
 
     def _note_taken(self, known: Mapping[str, set[Row]]) -> None:
@@ -341,7 +341,7 @@ class World:
         kept = retained.taken_of(self.lake, "gold", table.name).before
         clean = {name: retained.taken_of(self.lake, "silver", name).before for name in names}
         times = [pipeline.micros(before) for before in clean.values() if before is not None]
-        if kept is not None:  # a later record may not be counted with a row that is gone
+        if kept is not None:  # a later record may not be counted together with a row that is gone
             self.life.gold_us = {table.name: pipeline.micros(kept)}
             times.append(pipeline.micros(kept + table.merge_radius))
         for source in self.stream.sources:
@@ -361,9 +361,9 @@ class World:
             )
 
     def rest(self) -> None:
-        """Do again what was killed, and run all layers until nothing waits.
+        """Redo what was killed, and run all layers until nothing waits.
 
-        So much time passes that evicted rows are written again, and no more.
+        Just enough time passes for evicted rows to be written again.
         """
         self.wait_for_kill = None
         self.elapsed_s += _EVICTED_EVERY_S
@@ -372,9 +372,9 @@ class World:
             again()
         with self.process():
             self.run(LAYERS)
-            if self.form in {"windows", "calls"}:  # whose step may rest from its last look at the clock
+            if self.form in {"windows", "calls"}:  # whose step may rest since its last look at the clock
                 self.restart()
-                self._is_standing = True  # which stands until all is compared
+                self._is_standing = True  # which stands still until all is compared
                 self.run(LAYERS)
 
     def statuses(self) -> set[str]:
@@ -383,7 +383,7 @@ class World:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Note what the block refuses in words, which is an answer, too."""
+        """Note what the block refuses with a message, which is also an answer."""
         try:
             yield
         except LakehouseError as error:
@@ -392,9 +392,9 @@ class World:
 
 @contextmanager
 def _clocks(world: World) -> Iterator[None]:
-    """Let commits and looks at Redis go by the world's time, and Redis tell of the keys that it has evicted.
+    """Make commits and looks at Redis use the world's time, and Redis report the keys that it has evicted.
 
-    Delta's own notes stay the machine's.
+    Delta's own notes keep the machine's time.
     """
 
     class Clock:

@@ -1,7 +1,7 @@
-"""Every place where a step writes for good, and a process that ends at the n-th of them.
+"""Every place where a step writes durably, and a process that ends at the n-th of them.
 
-The seams are those of the libraries, or the one place through which all commits go. What Delta's own commands
-commit (OPTIMIZE, VACUUM, UPDATE) passes none of them.
+The seams are those of libraries, or the one place that all commits go through. Commits by Delta's own
+commands (OPTIMIZE, VACUUM, UPDATE) go through none of them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SEAMS: tuple[tuple[str, Any, str], ...] = (
 
 @dataclass
 class Writes:
-    """Writes that pass while it is watched; the one with the number `kill_at` ends the process.
+    """Watches writes, and ends the process at the one with the number `kill_at`.
 
-    `after`: it is done before the process ends. `killed` is the kind of write at which that was, with where.
-    Before the write `hold_at`, or the next one that holds no lock in PostgreSQL, the process sleeps while
+    With `after`, that write is done before the process ends. `killed` is its kind, with where it was. Before
+    the write `hold_at`, or the next one that holds no lock in PostgreSQL, the process sleeps while
     `meanwhile` is done; `held` is where that was.
     """
 

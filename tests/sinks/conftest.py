@@ -1,4 +1,4 @@
-"""One PostgreSQL for all tests of a worker; a database of its own for every test."""
+"""One PostgreSQL server for all tests of a worker, and a separate database for each test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def postgres_server() -> Iterator[Server]:
 
 @pytest.fixture
 def database(postgres_server: Server) -> str:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     name = f"test_{uuid.uuid4().hex[:8]}"
     with postgres_server.connect() as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -1,7 +1,7 @@
-"""Rows of gold.metrics_1m, put in by hand, and the database that they are exported to alone.
+"""Rows written directly to gold.metrics_1m, and the database that is its only sink.
 
-One call is one Delta commit, so that every version is known: creating the table is version 0, the first write
-version 1.
+Each call is one Delta commit, so every version is known: version 0 creates the table, and version 1 is the
+first write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 def only_there(table: GoldTable) -> GoldTable:
-    """A table that is exported to PostgreSQL alone."""
+    """Return the table, exported only to PostgreSQL."""
     return replace(table, export=replace(table.export, topic=None, sinks=(postgres_layout.NAME,)))
 
 
@@ -93,7 +93,7 @@ class Gold:
         return [one.result.written[postgres_layout.NAME] for one in self.run()]
 
     def forget(self) -> None:
-        """Lose the note of how far the table was sent."""
+        """Delete the record of how far the table has been exported."""
         shutil.rmtree(Path(self.path, "_lakehouse_export"))
 
     @contextmanager
@@ -107,7 +107,7 @@ class Gold:
             return done.fetchall() if done.description else []
 
     def there(self) -> set[Row]:
-        """Rows of the database: service, minute, count and version."""
+        """Return the database's rows: service, minute, count and version."""
         minute = f"extract(epoch FROM window_start - '{START.isoformat()}')::integer / 60"
         return set(self.ask(f"SELECT service_id, {minute}, count, _version FROM gold.metrics_1m"))
 

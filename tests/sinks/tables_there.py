@@ -1,4 +1,4 @@
-"""A small gold table in PostgreSQL without a lake: its statements, its lines, and what is there."""
+"""A small gold table in PostgreSQL without a lake: its statements, lines and stored rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERATION = 7
 
 
 class Incoming(NamedTuple):
-    """A row as it is copied."""
+    """A row to be copied."""
 
     line: str
     version: int
@@ -27,7 +27,7 @@ class Incoming(NamedTuple):
 
 
 def declared(name: str = "notes", keys: tuple[str, ...] = ("id",), **kinds: Any) -> MergedTable:
-    """A table with these columns; without any: a key, a text, a number and a time."""
+    """Return a table with these columns; by default a key, a text, a number and a time."""
     given = kinds or {"id": StringType(), "note": StringType(), "n": LongType(), "at": TimestampType()}
     schema = StructType([StructField(one, kind) for one, kind in given.items()])
     return replace(METRICS_1M, name=name, keys=keys, schema=schema, state=None, time_columns=None)
@@ -39,12 +39,12 @@ NOTES = declared()
 def row(
     id_: str, note: str = "-", version: int = 1, at: str = "2026-03-29 00:59:00+00", *, is_gone: bool = False
 ) -> Incoming:
-    """A row of NOTES, as the export sends it."""
+    """Return a row of NOTES, as the export sends it."""
     return Incoming(f"{id_}\t{note}\t1\t{at}", version, is_gone)
 
 
 class There:
-    """What an export does with a table's rows, step by step, over one connection."""
+    """The steps of exporting a table's rows, over one connection."""
 
     def __init__(self, url: str, table: MergedTable = NOTES) -> None:
         self.sql = Sql(table)
@@ -57,9 +57,9 @@ class There:
         self.connection.commit()
 
     def send(self, *rows: Incoming) -> Mapping[int, str]:
-        """Send a micro-batch, and return which rows were refused, and why."""
+        """Send a micro-batch; return which rows were refused, and why."""
         with reported(self.sql.name):
-            self.connection.execute("SELECT")  # a transaction has begun
+            self.connection.execute("SELECT")  # begins a transaction
             receiver = Receiver(self.connection, self.sql)
             refused = receiver.take(rows)
             self.connection.execute(self.sql.upsert(GENERATION))

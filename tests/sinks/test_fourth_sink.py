@@ -1,4 +1,4 @@
-"""docs/sinks.md keeps its word: the sink it shows works, from one file and one line of the registry."""
+"""The sink in docs/sinks.md works as described, with one file and one line in the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 
 @pytest.fixture
 def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The sink of the page's code block, in a file of its own and in the registry."""
+    """Yield the sink from the page's code block, in its own file and in the registry."""
     (text,) = re.findall(
         r"^```python sink\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""The rows of a gold table in PostgreSQL, through the export: typed, once, equal to gold after trouble."""
+"""A gold table's rows as exported to PostgreSQL: typed, written once, and equal to gold after failures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rows_that_are_sent_again_are_written_once_and_never_over_newer_ones(mad
     made.forget()
     assert made.written() == [0]
 
-    # The export begins with the rows as they are; PostgreSQL knows how far it is, and catches up by itself.
+    # The export restarts with the current rows; PostgreSQL knows its own position and catches up separately.
     made.put(state("cart", 0, count=2))
     made.put(state("cart", 0, count=3))
     made.ask("UPDATE gold.metrics_1m SET _version = 9, count = 7 WHERE service_id = 'auth'")

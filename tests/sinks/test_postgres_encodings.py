@@ -1,4 +1,4 @@
-"""Rows and encodings: what a database cannot hold is told of row by row, and the others are there."""
+"""Rows and encodings: each row that a database cannot store is reported, and all others are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LACKED = {
 
 
 def database_of(server: Server, encoding: str) -> str:
-    """The URL of an empty database of an encoding."""
+    """Return the URL of an empty database with this encoding."""
     name = f"test_{uuid.uuid4().hex[:8]}"
     with server.connect() as connection:
         connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
@@ -39,7 +39,7 @@ def texts_in(url: str) -> dict[int, str]:
 
 
 def check(url: str, encoding: str) -> None:
-    """Send each of TEXTS as a value, and as a key."""
+    """Check each of TEXTS as a value and as a key."""
     lacked = {number: f"the encoding {encoding} has no {what}" for number, what in LACKED[encoding].items()}
     there = There(url)
     assert there.send(*(row(str(number), text) for number, text in ALL.items())) == lacked

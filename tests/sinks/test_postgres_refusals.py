@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, and why: each is one line with the table and a way out that leads out."""
+"""What PostgreSQL refuses, and why: each message is one line with the table and a remedy that works."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 
 @contextmanager
 def trouble(*parts: str) -> Iterator[None]:
-    """Expect one line that has these parts in order."""
+    """Expect a one-line error that contains these parts in order."""
     with pytest.raises(PostgresTroubleError) as caught:
         yield
     text = str(caught.value)
@@ -36,7 +36,7 @@ def trouble(*parts: str) -> Iterator[None]:
 
 
 def refused(url: str) -> str:
-    """What is said of a table that cannot take rows: the same by the export and by the doctor."""
+    """Return the error for a table that cannot take rows; the export's and the doctor's are the same."""
     with pytest.raises(PostgresTroubleError) as caught:
         There(url)
     with pytest.raises(PostgresTroubleError) as tried:
@@ -185,7 +185,7 @@ def test_the_doctor_finds_a_trigger_and_what_is_locked_and_leaves_no_trace(
 
 def test_the_doctor_tries_a_row_that_is_there_and_waits_for_none(database: str) -> None:
     There(database).send(row("1", "a"))
-    ask(database, "ALTER TABLE gold.notes ADD CHECK (n = 1)")  # which a row that is made up is not
+    ask(database, "ALTER TABLE gold.notes ADD CHECK (n = 1)")  # a made-up row would break this
     try_row(database, Sql(NOTES))
     ask(database, "ALTER TABLE gold.notes DROP CONSTRAINT notes_n_check")
     with psycopg.connect(database) as other:
@@ -247,7 +247,7 @@ def test_timeouts_and_locks_are_no_outage(database: str) -> None:
         one.connection.rollback()
     one.send(row("1"))
     one.connection.execute("SET idle_in_transaction_session_timeout = '10ms'")
-    select.select([one.connection.fileno()], [], [], 60)  # until the server has said so
+    select.select([one.connection.fileno()], [], [], 60)  # until the server reports it
     with trouble("has closed the connection for the export of gold.notes because a transaction was idle: "):
         one.send(row("1"))
 
@@ -326,11 +326,11 @@ def test_names_that_sql_would_take_for_something_else_are_columns_like_others(da
     try_row(database, Sql(table))
     found = ask(database, f'SELECT * FROM gold."{"n" * 63}"')
     assert found == [(*(f"v{number}" for number in range(len(names))), 2, 7, 2)]
-    There(database, table)  # what is there is what it has made
+    There(database, table)  # accepts the table that it made
 
 
 def test_the_longest_key_that_is_sent_fits_an_index(database: str) -> None:
-    """An index has no entry beyond 2,704 bytes, and compresses what it can: random keys are the longest."""
+    """An index entry has at most 2,704 bytes after compression, so random keys are the worst case."""
     one = There(database)
     one.send(row(secrets.token_hex(MOST_KEY_BYTES // 2)))
     with trouble("an index, or a limit, that refuses a row of gold.notes: ", "notes_pkey"):

@@ -1,6 +1,6 @@
-"""Files of a lake on a disk and elsewhere: the same answers. Elsewhere is Arrow's file system in memory.
+"""Files of a lake on a disk and elsewhere: the same answers. Elsewhere is Arrow's in-memory file system.
 
-That of S3 is in tests/storage/s3.
+S3 is tested in tests/storage/s3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakehouse.storage.files import arrow_directory, files_of, is_object_store, 
 
 @pytest.fixture(params=["disk", "elsewhere"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A directory with `a/one` and `a/two`."""
+    """Create a directory with `a/one` and `a/two`."""
     path = str(tmp_path) if request.param == "disk" else f"mock://{tmp_path.name}/lake"
     system, root = arrow_directory(path)
     system.create_dir(f"{root}/a")

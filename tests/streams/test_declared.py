@@ -1,4 +1,4 @@
-"""Streams declared in `lakehouse.toml`: their gold for literal records, and what is refused, by its key."""
+"""Streams declared in `lakehouse.toml`: their gold for literal records, and refusals that name the key."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ length = "5m"
 
 
 def one(toml: str) -> Stream:
-    """The stream called `one` with these keys."""
+    """Return the stream called `one` with these keys."""
     return built("one", tomllib.loads(toml))
 
 
 def refused(toml: str) -> str:
-    """The message with which the keys of a stream called `one` are refused."""
+    """Return the message that refuses the keys of a stream called `one`."""
     with pytest.raises(SettingsError) as found:
         one(toml)
     return str(found.value)

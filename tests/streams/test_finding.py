@@ -1,4 +1,4 @@
-"""Which streams there are, by tables of the settings and by installed packages; what is refused at once."""
+"""Which streams exist, from tables in the settings and installed packages; what is refused immediately."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _install(info: Path, name: str, entry: str) -> None:
 
 
 def under(**tables: Mapping[str, object]) -> Settings:
-    """Settings with these tables of streams."""
+    """Return settings with these tables of streams."""
     return Settings.model_validate({"streams": tables})
 
 
 def other(name: str) -> dict[str, object]:
-    """A table with the stream of the module that is called other."""
+    """Return a table with the stream of this name from the module."""
     return {"python": f"shop_of_a_user:{name}"}
 
 
@@ -170,7 +170,7 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def here(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the module, which is on no path, as where the command is installed."""
+    """Return a working directory with the module that is not on sys.path, as with an installed command."""
     (tmp_path / "shop_of_a_user.py").write_text(Path(module, "shop_of_a_user.py").read_text())
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one and one != str(Path.cwd())])
     monkeypatch.delitem(sys.modules, "shop_of_a_user", raising=False)
@@ -215,7 +215,7 @@ def test_modules_that_somebody_else_may_change_are_not_imported(
 
 
 def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    """Neither in the place of an installed package, nor a stream that a file there declares."""
+    """Files there neither replace installed packages nor declare streams."""
     for name in ("typer", "rich", "pydantic", "evil"):
         (tmp_path / f"{name}.py").write_text(f"print('{name} has run')\n")
     _install(tmp_path / "evil-1.0.dist-info", "evil", "evil = evil:STREAM")

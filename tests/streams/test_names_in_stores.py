@@ -1,4 +1,4 @@
-"""Names that a store cannot have are refused where a stream is declared, whatever is configured."""
+"""Names that a store cannot have are refused when a stream is declared, whichever stores are configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.streams import METRICS, METRICS_1M
 
 
 def stream_of(name: str, keys: tuple[str, ...], columns: Mapping[str, object] | None = None) -> Stream:
-    """A stream with one table, whose columns are these beside its key of texts."""
+    """Return a stream with one table, which has these columns and key columns of strings."""
     types = dict.fromkeys(keys, StringType()) | dict(columns or {})
     schema = StructType([StructField(one, kind) for one, kind in types.items()])  # type: ignore[arg-type]
     return with_table(replace(METRICS_1M, name=name, keys=keys, schema=schema, state=None))

@@ -30,7 +30,7 @@ METRICS = pa.schema(
 
 
 def fill(settings: Settings, services: dict[str, float]) -> None:
-    """Let gold have two minutes of each service that are over, with these values."""
+    """Fill gold with two finished minutes of each service, with these values."""
     last = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=1)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Work that goes on in a thread beside a test, and events for it."""
+"""Work that runs in a thread beside a test, and events for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def event(at: datetime, value: float = 1.0) -> Raw:
 
 @contextmanager
 def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Let the work go on in a thread for the length of the block; its failure is the test's."""
+    """Run the work in a thread for the duration of the block; if it fails, so does the test."""
     over, failures = threading.Event(), list[BaseException]()
 
     def guarded() -> None:

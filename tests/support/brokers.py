@@ -1,6 +1,6 @@
-"""Brokers of other versions than the sandbox's, for any test: `pytest --kafka VERSION`.
+"""Brokers with other versions than the sandbox's, for any test: `pytest --kafka VERSION`.
 
-Their jars come from Maven, by the Ivy inside pyspark, and stay in the user's cache.
+Their jars come from Maven, through the Ivy inside pyspark, and are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse.dev.services.broker import KafkaServer
 from lakehouse.storage.spark import java
 
 VERSIONS = ("3.9.2", "4.4.0")
-"""Those that docs/services-and-stores.md says tests were run on."""
+"""The versions that docs/services-and-stores.md says tests were run on."""
 
 _MODULE = """\
 <ivy-module version="2.0">
@@ -43,19 +43,19 @@ class OtherBroker(KafkaServer):
 
     @property
     def jars(self) -> Path:
-        """Directory of the version's jars."""
+        """The directory of the version's jars."""
         cache = Path(os.environ.get("LAKEHOUSE_CACHE", "~/.cache/lakehouse")).expanduser()
         return cache / "brokers" / self.version
 
     def require(self) -> None:
-        """Fetch the jars that are missing."""
+        """Fetch the missing jars."""
         java.find()
         if not self.jars.is_dir():
             fetch(self.version, self.jars)
 
 
 def fetch(version: str, target: Path) -> None:
-    """Copy the jars of a version of Kafka into a directory that is not there yet."""
+    """Copy the jars of a version of Kafka into a directory that does not exist yet."""
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     work = target.with_name(f".{version}-{os.getpid()}")
     work.mkdir(parents=True)
@@ -71,6 +71,6 @@ def fetch(version: str, target: Path) -> None:
 
 
 def use(version: str) -> None:
-    """Let every broker that this process starts be of a version."""
+    """Make every broker that this process starts have this version."""
     OtherBroker.version = version
     services.KafkaServer = OtherBroker  # type: ignore[attr-defined]

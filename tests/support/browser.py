@@ -1,7 +1,7 @@
 """A page in Debian's headless Chromium, driven over its own debugging pipe: no driver has to be installed.
 
-What a test does is what a person does: clicks and keys arrive as the browser's own events, at the place where
-an element is. What the page complains of (exceptions, errors, refusals of its policy) is in `complaints`.
+A test does what a person does: clicks and keys arrive as the browser's own events, at the place where an
+element is. What the page complains about (exceptions, errors, violations of its policy) is in `complaints`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-_CLICKED = "clickArrived"  # a function of the page's, which tells this module
+_CLICKED = "clickArrived"  # a function of the page, which tells this module
 _KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")}
 
 
@@ -44,7 +44,7 @@ def executable() -> str:
 
 @contextmanager
 def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[Page]:
-    """A page of a browser of its own, whose files lie in the directory."""
+    """Yield a page of a separate browser, whose files are in the directory."""
     own, theirs = os.pipe(), os.pipe()
     ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (own[0], theirs[1])]  # never 3 or 4 themselves
     command = [executable(), *_OPTIONS, f"--user-data-dir={directory / 'chromium'}", "about:blank"]
@@ -60,7 +60,7 @@ def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[
         page.resize(width, height)
         yield page
     finally:
-        os.close(own[1])  # the browser leaves when its pipe is closed
+        os.close(own[1])  # the browser exits when its pipe is closed
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
@@ -70,7 +70,7 @@ def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[
 
 
 class Page:
-    """The page; its methods raise AssertionError where the browser does not do it in time."""
+    """The page; its methods raise AssertionError if the browser does not do something in time."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
@@ -109,25 +109,25 @@ class Page:
         )
 
     def prefer(self, theme: str) -> None:
-        """Let the system prefer light or dark."""
+        """Make the system prefer light or dark."""
         features = [{"name": "prefers-color-scheme", "value": theme}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
     def go(self, url: str) -> None:
-        """Go to an address, and wait until the page is there."""
+        """Go to an address, and wait until the page has loaded."""
         before, deadline = self._loaded, time.monotonic() + PATIENCE_S
         is_another = "loaderId" in self.send("Page.navigate", url=url)
         while is_another and self._loaded == before:
             self._note(self._message(deadline))
 
     def run(self, script: str) -> Any:
-        """Return what an expression of JavaScript comes to; raises AssertionError for what it throws."""
+        """Return the value of a JavaScript expression; raise AssertionError for what it throws."""
         found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait(self, script: str) -> Any:
-        """Wait until an expression is true of the page, and return what it comes to; true for an element."""
+        """Wait until an expression is true of the page, and return its value, or true for an element."""
         script = f"((found) => found instanceof Node || found)({script})"
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self.run(script)):
@@ -137,14 +137,14 @@ class Page:
         return found
 
     def text(self, selector: str) -> str:
-        """Wait for an element, and return what it says."""
+        """Wait for an element, and return its text."""
         return str(self.wait(f"document.querySelector({json.dumps(selector)})?.innerText"))
 
     def click(self, selector: str, saying: str = "") -> None:
-        """Click on the first element of a selector that can be seen and says something; on its first line.
+        """Click on the first line of the first visible element for a selector that contains a text.
 
-        A page that is drawn anew may move the element, or put another in its place, while the click is under
-        way, so the click is made again until the element says that it arrived.
+        A page that is redrawn may move the element, or replace it, during the click, so the click is repeated
+        until the element says that it arrived.
         """
         place = f"""(() => {{
             const says = (one) => one?.textContent.includes({json.dumps(saying)});
@@ -164,7 +164,7 @@ class Page:
             where: Mapping[str, float] = self.wait(place)
             for kind in ("mousePressed", "mouseReleased"):
                 self.send("Input.dispatchMouseEvent", type=kind, **where, button="left", clickCount=1)
-            self.run("0")  # which the page answers after what it has said of the click
+            self.run("0")  # which the page answers after it has reported the click
 
     def press(self, key: str) -> None:
         """Press a key."""
@@ -180,11 +180,11 @@ class Page:
             )
 
     def write(self, text: str) -> None:
-        """Write into what has the focus."""
+        """Type into the element that has the focus."""
         self.send("Input.insertText", text=text)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Keep what is seen, or the whole page, as PNG."""
+        """Save the visible part, or the whole page, as PNG."""
         found = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 

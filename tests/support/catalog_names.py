@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def without_names(spark: SparkSession) -> Iterator[None]:
-    """Forget every table and view of the session before the block and after it; tables are external."""
+    """Forget all tables and views of the session before the block and after it; tables are external."""
     _forget_names(spark)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Certificates of servers on this machine, as files, from an authority that nobody else has."""
+"""Certificates for servers on this machine, as files, from an authority that nobody else has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakehouse.dev.services.certificates import Authority
 
 @dataclass(frozen=True)
 class Certified:
-    """A certificate of localhost and 127.0.0.1 with its key, and the authority that signed it, as files."""
+    """A certificate for localhost and 127.0.0.1 with its key, and the authority that signed it, as files."""
 
     certificate: Path
     key: Path
@@ -19,7 +19,7 @@ class Certified:
 
 
 def certified(directory: Path, name: str = "ada", *, until: datetime | None = None) -> Certified:
-    """Make all three in a directory."""
+    """Create all three in a directory."""
     authority, found = Authority(), (directory / f"{name}.{kind}" for kind in ("crt", "key", "ca"))
     files = Certified(*found)
     texts = (*authority.issue(name, until=until), authority.pem)

@@ -1,4 +1,4 @@
-"""Chance for tests: the same in every run of make test, another with every seed of make soak."""
+"""Chance for tests: the same in every run of make test, different with every seed of make soak."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from hypothesis import core
 
 
 def chance(seed: int) -> Random:
-    """Return a generator of numbers that `--hypothesis-seed`, where it is given, makes another one."""
+    """Return a random generator, which also depends on `--hypothesis-seed` if that is given."""
     given = getattr(core, "global_force_seed", None)
     return Random(seed if given is None else f"{given} {seed}")

@@ -1,4 +1,4 @@
-"""Change events as Wikimedia's stream of recent changes sends them: their rows, and some that are refused."""
+"""Change events as in Wikimedia's stream of recent changes: their rows, and some that are refused."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A Spark standalone cluster on this machine: a master and workers, each a process of its own.
+"""A Spark standalone cluster on this machine: a master and workers, each in its own process.
 
     with Cluster(directory, workers=2) as cluster:
         spark-submit --master {cluster.master} --conf spark.driver.host={cluster.driver_host} ...
 
 with {cluster.environment}, the cluster's secret.
 
-They come from pyspark's own jars. Master, workers and drivers have loopback addresses of their own, none of
-which is 127.0.0.1, and the processes see neither the checkout nor its virtual environment, so what runs here
-does not depend on either. All of them die with this process.
+All of them run from pyspark's own jars. Master, workers and drivers have separate loopback addresses, none of
+which is 127.0.0.1, and the processes see neither the checkout nor its virtual environment, so nothing that
+runs here depends on them. All of them die with this process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WITH_ITS_TEXT = '_SPARK_AUTH_SECRET=$(cat "$0") exec "$@"'
 
 
 class Cluster:
-    """A master and workers with so many cores and so much memory each; `directory` gets logs and work."""
+    """A master and workers with so many cores and so much memory each; logs and work go to `directory`."""
 
     def __init__(self, directory: Path, *, workers: int = 2, cores: int = 4, memory: str = "4g") -> None:
         self.driver_host = _DRIVERS
@@ -52,7 +52,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a job of lakehouse has in its environment to be let in."""
+        """The environment that lets a job of lakehouse in."""
         return {"LAKEHOUSE_SPARK_SECRET_FILE": str(self._secret)}
 
     @property
@@ -61,7 +61,7 @@ class Cluster:
         return f"spark://{_MASTER}:{self._port}"
 
     def __enter__(self) -> Self:
-        """Start everything; raises ServiceError if it does not come up within a minute."""
+        """Start everything; raise ServiceError if it is not up within a minute."""
         self._directory.mkdir(parents=True, exist_ok=True)
         write_whole(self._secret, secrets.token_hex(32), mode=0o600)
         try:
@@ -86,7 +86,7 @@ class Cluster:
         return list(self._workers)
 
     def start_worker(self, number: int) -> None:
-        """Start a worker that does not run, and return when the master has it."""
+        """Start a worker that is not running, and wait until the master has it."""
         before = self._alive()
         host = _WORKERS.format(_FIRST_WORKER + number)
         where = ["--webui-port", "0", "--work-dir", str(self._directory / f"work-{number}")]
@@ -128,9 +128,9 @@ class Cluster:
             "PATH": os.defpath,
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_IP": host,  # else the web pages listen on every network of the machine
-            # A worker that is killed is noticed by its connection; one that hangs, after this. Less than a
-            # minute takes a worker of a busy machine for one, again and again.
+            "SPARK_LOCAL_IP": host,  # otherwise the web pages listen on every network of the machine
+            # A killed worker is noticed by its connection, and one that hangs after this time. On a busy
+            # machine, less than a minute repeatedly takes a working one for that.
             "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=60",
             **({"JAVA_HOME": java} if java else {}),
         }

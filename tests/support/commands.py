@@ -1,6 +1,6 @@
-"""`lakehouse` in this process, on the session's Spark: all of a command but the start of its process.
+"""`lakehouse` in this process, on the session's Spark: all of a command except the start of its process.
 
-What a process adds (its output with a JVM in it, its exit, signals) is tested in integration/test_jobs.py
+What a process adds (output with a JVM in it, its exit, signals) is tested in integration/test_jobs.py
 and test_all_streams.py.
 """
 
@@ -29,7 +29,7 @@ _STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, mainta
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, as subprocess tells of one."""
+    """A command that has ended, as subprocess describes one."""
 
     returncode: int
     stdout: str
@@ -37,7 +37,7 @@ class Ended:
 
 
 def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSession | None = None) -> Ended:
-    """Run `lakehouse` with these arguments and variables; without `spark` it may not come as far as that."""
+    """Run `lakehouse` with these arguments and variables; without `spark`, it must not reach it."""
 
     def open_lake(settings: Settings, *_: object, **__: object) -> Any:
         assert spark is not None, "Spark was not to be started"
@@ -69,5 +69,5 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
 
 
 def is_printable(output: str) -> bool:
-    """Tell whether no character of an output moves the cursor, hides or turns round text."""
+    """Tell whether no character of an output moves the cursor, or hides or reverses text."""
     return output.replace("\n", "").isprintable()

@@ -1,4 +1,4 @@
-"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM, jobs kept."""
+"""Counts costs of steps that no clock shows: Spark jobs, classes compiled, calls to the JVM, jobs kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
-_RELEASE = "m\nd\n"  # py4j lets go of an object whenever Python's collector comes to it
+_RELEASE = "m\nd\n"  # py4j releases an object whenever Python's collector gets to it
 
 
 @dataclass
 class Counts:
-    """How many Spark jobs ran, how many classes were compiled, how often the JVM was called."""
+    """How many Spark jobs ran, how many classes were compiled, and how often the JVM was called."""
 
     jobs: int = 0
     compiled: int = 0
@@ -25,7 +25,7 @@ class Counts:
 
 @contextmanager
 def counted(spark: SparkSession) -> Iterator[Counts]:
-    """Count inside the block, in the whole application."""
+    """Count during the block, in the whole application."""
     counts, before, calls = Counts(), _so_far(spark), 0
     connection: Any = type(spark.sparkContext._gateway._gateway_client)  # type: ignore[union-attr]
     send = connection.send_command
@@ -42,9 +42,9 @@ def counted(spark: SparkSession) -> Iterator[Counts]:
 
 
 def jobs_kept(spark: SparkSession, before: Collection[str] = (), patience_s: float = 10) -> list[str]:
-    """Return where jobs began that the driver keeps, with their plans and broadcasts, besides those `before`.
+    """Return where the jobs began that the driver keeps, with plans and broadcasts, except those in `before`.
 
-    It lets go of a query's jobs soon after its end. Of the queries that run now, there must be none.
+    The driver releases a query's jobs soon after the query ends. No query may be running.
     """
     patient_until = time.monotonic() + patience_s
     while (kept := _jobs_kept(spark)) and time.monotonic() < patient_until:

@@ -11,17 +11,17 @@ from lakehouse.testing.kills import CrashError
 
 @dataclass
 class Fault:
-    """Something wrong that is there until it is mended."""
+    """A fault that is there until it is mended."""
 
     is_there: bool = True
     error: type[BaseException] = CrashError
 
     def mend(self, _notice: str = "") -> None:
-        """Take it away; may be what a notice is for."""
+        """Remove the fault; can be used as a handler of notices."""
         self.is_there = False
 
     def breaking(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what works as it does, but fails as long as the fault is there."""
+        """Return a function that works as the given one, but fails as long as the fault is there."""
 
         def crashing(*arguments: Any, **named: Any) -> Any:
             if self.is_there:

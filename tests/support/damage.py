@@ -1,4 +1,4 @@
-"""What a power failure does to files: those that were not on the disk are there by name alone, or in part."""
+"""What a power failure does to files: those that were not yet on the disk exist in name only, or in part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def damage(file: Path, how: str, *, hadoop_knows: bool = False) -> None:
-    """Damage a file; Hadoop's own checksum of it is gone as well, unless it survived."""
+    """Damage a file; Hadoop's checksum for it is gone, too, unless it survived."""
     file.write_bytes(DAMAGES[how](file.read_bytes()))
     if not hadoop_knows:
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
@@ -36,6 +36,6 @@ def file_of(path: str | Path, commit: Path, kind: str = "add") -> Path:
 
 
 def as_in_a_new_process(spark: SparkSession) -> None:
-    """Forget what Delta and the driver know of all tables."""
+    """Forget what Delta and the driver know about all tables."""
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     forget()

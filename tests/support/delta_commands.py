@@ -1,6 +1,6 @@
-"""Delta commands as a user runs them, and the keys of the rows that they have touched.
+"""Delta commands as a user runs them, and the keys of the rows that they have changed.
 
-A table is named as users name it, `gold.metrics_1m`, and a row by its key, timestamps in microseconds.
+A table has the name that users know, `gold.metrics_1m`, and a row its key, with timestamps in microseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GOLD = {f"gold.{table.name}": table for stream in STREAMS for table in stream.ta
 Key = tuple[Any, ...]
 
 _NOT_COMPARED = {"m2", "sketch", "made_anew", "was_closed", "status", "closed_at"}
-"""Columns that an audit does not compare, or not of every row: which depend on when a row came."""
+"""Columns that an audit does not compare for every row, or at all, as they depend on when a row arrived."""
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
@@ -41,7 +41,7 @@ def key_of(table: str, row: Mapping[str, Any]) -> Key:
 
 
 def compared(table: str, rows: Iterable[Row]) -> dict[Key, dict[str, Any]]:
-    """Return what an audit compares of rows, by their keys."""
+    """Return the parts of rows that an audit compares, by key."""
     return {
         key_of(table, row): {
             name: _ordered(value) for name, value in row.items() if name not in _NOT_COMPARED
@@ -51,13 +51,13 @@ def compared(table: str, rows: Iterable[Row]) -> dict[Key, dict[str, Any]]:
 
 
 def _ordered(value: Any) -> Any:
-    """Return a value of a row; of a map, which has no order, its entries in one."""
+    """Return a value of a row; the entries of a map, which has no order, are sorted."""
     is_map = isinstance(value, list) and all(isinstance(entry, tuple) for entry in value)
     return sorted(value, key=lambda entry: entry[0]) if is_map else value
 
 
 def restore(spark: SparkSession, settings: Settings, table: str, version: int) -> set[Key]:
-    """RESTORE the table to a version and return the keys of rows that came, went or changed by it."""
+    """RESTORE the table to a version, and return the keys of rows that this added, removed or changed."""
     before = compared(table, rows_of(settings, table))
     _open(spark, settings, table).restoreToVersion(version)
     after = compared(table, rows_of(settings, table))
@@ -70,14 +70,14 @@ def optimize(spark: SparkSession, settings: Settings, table: str) -> None:
 
 
 def vacuum(spark: SparkSession, settings: Settings, table: str, *, everything: bool) -> None:
-    """VACUUM the table: what is older than a week, or `everything` old, as if that week had passed."""
+    """VACUUM files older than a week from the table, or `everything` old, as if that week had passed."""
     with _vacuuming(spark):
         _open(spark, settings, table).vacuum(0 if everything else None)
 
 
 @contextmanager
 def _vacuuming(spark: SparkSession) -> Iterator[None]:
-    """Let VACUUM remove young files, and list the few there are in one task instead of ten thousand."""
+    """Let VACUUM remove young files, and list its few files in one task instead of ten thousand."""
     for name, value in _VACUUM.items():
         spark.conf.set(name, value)
     try:

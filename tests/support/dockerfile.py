@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def instructions(name: str) -> list[list[str]]:
-    """Return the words of every instruction of a name, in their order."""
+    """Return the words of every instruction with a name, in order."""
     text = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     return [line.split()[1:] for line in text.splitlines() if line.startswith(f"{name} ")]
 
@@ -20,7 +20,7 @@ def workdir() -> str:
 
 
 def user() -> tuple[int, int]:
-    """Return the user and the group that the image runs as."""
+    """Return the user and group that the image runs as."""
     ((words,),) = instructions("USER")
     uid, gid = words.split(":")
     return int(uid), int(gid)

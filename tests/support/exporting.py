@@ -1,4 +1,4 @@
-"""An export of gold.metrics_1m whose rows are put there by hand, and what has arrived in Kafka and Redis."""
+"""An export of gold.metrics_1m whose rows are put in by hand, and what has arrived in Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from lakehouse.storage.tables import DELETED, Lake
 from tests.support.pipeline import read_topic
 from tests.support.streams import METRICS, METRICS_1M
 
-START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
-EVERY_COMMIT = 1  # so few bytes that each commit is a micro-batch of its own
+START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before Europe's clocks change
+EVERY_COMMIT = 1  # so few bytes that each commit is its own micro-batch
 ALL_AT_ONCE = 1 << 30
 Message = tuple[str, dict[str, Any] | None]
 
@@ -76,7 +76,7 @@ class State:
         }
 
     def message(self) -> dict[str, Any]:
-        """The row as it is to leave."""
+        """Return the row as it should leave."""
         spread = None if self.count == 1 else 0.25
         return {
             "serviceId": self.service,
@@ -98,7 +98,7 @@ ONE_TABLE = replace(METRICS, gold=(METRICS_1M,))
 
 
 class Export:
-    """One lake's gold.metrics_1m and the two places its changes go to."""
+    """One lake's gold.metrics_1m, and the two places that its changes go to."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -124,14 +124,14 @@ class Export:
         self.spark.sql(f"UPDATE delta.`{self.path}` SET {values} WHERE {where}")
 
     def audited(self) -> list[Check]:
-        """What the audit says of the topic, and of Redis."""
+        """Return what the audit says about the topic and Redis."""
         redis_ = check_store(
             self.lake, METRICS, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
         )
         return [*self.audited_topic(), *redis_]
 
     def audited_topic(self) -> list[Check]:
-        """What the audit says of the topic."""
+        """Return what the audit says about the topic."""
         return check_lead(self.lake, METRICS, METRICS_1M, self.settings)
 
     def delete(self, state: State) -> None:
@@ -141,7 +141,7 @@ class Export:
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
     def run(self, max_bytes: int = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
-        """Export until caught up and return what the micro-batches did; `notices` is what was said."""
+        """Export until caught up, and return what the micro-batches did; `notices` has the notices."""
         done: list[BatchDone] = []
         self.notices.clear()
         settings = self.settings.changed({"run.max_bytes": max_bytes})
@@ -155,13 +155,13 @@ class Export:
         return done
 
     def put_note_back(self, text: str | None) -> None:
-        """Let the lake's note of how far the export has come be an earlier one, or be gone."""
+        """Replace the lake's note of how far the export has come with an earlier one, or remove it."""
         self.note.with_name(f".{self.note.name}.crc").unlink(missing_ok=True)
         self.note.unlink() if text is None else self.note.write_text(text)
 
     @contextmanager
     def stepping(self) -> Iterator[Step]:
-        """The step that exports, for a test that runs it itself."""
+        """Yield the step that exports, for a test that runs it itself."""
         maker = export_layer.steps(self.lake, ONE_TABLE, self.settings, Permitted())[0]
         with closing(maker.make()) as step:
             yield step
@@ -172,11 +172,11 @@ class Export:
         return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
 
     def counts(self) -> Counter[tuple[str, int | None]]:
-        """How often each count has left under each key, null for a row that is gone."""
+        """Return how often each count has left under each key; it is None for a row that is gone."""
         return Counter((key, None if row is None else row["count"]) for key, row in self.messages())
 
     def in_redis(self) -> Mapping[str, dict[str, Any]]:
-        """Every row by its key, all of them of the table that stands, which is left out."""
+        """Return every row by its key, without its generation, which must be that of the present table."""
         with self.redis() as client:
             keys = list(client.scan_iter("lakehouse:metrics_1m:row:*"))
             found = {key: json.loads(str(client.get(key))) for key in keys}
@@ -198,18 +198,18 @@ class Export:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
 
     def forget_progress(self) -> None:
-        """Let Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
+        """Make Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
         with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap_servers)) as admin:
             admin.delete_groups([f"lakehouse-export-metrics_1m-to-{self.topic}"])
 
     def make_anew(self) -> None:
-        """Delete gold's table and make another one at its place."""
+        """Delete gold's table, and create another in its place."""
         shutil.rmtree(self.path)
         self.forget_logs()
         self.lake.ensure(gold.spec(METRICS_1M))
 
     def forget_logs(self) -> None:
-        """Let Delta forget what it knows of logs: files have been replaced under it."""
+        """Make Delta forget what it knows about logs: files have been replaced under it."""
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def flush(self) -> None:
@@ -217,7 +217,7 @@ class Export:
             client.flushdb()
 
     def checked(self) -> Check:
-        """What the audit says of Redis."""
+        """Return what the audit says about Redis."""
         (check,) = check_store(
             self.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
         )
@@ -225,7 +225,7 @@ class Export:
 
     @contextmanager
     def configured(self, **options: str) -> Iterator[redis.Redis]:
-        """Let the server of Redis have other options during the block."""
+        """Run the block while the Redis server has other options."""
         with self.redis() as client:
             before = {name: client.config_get(name)[name] for name in options}
             try:
@@ -241,6 +241,6 @@ class Export:
 
 
 def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:
-    """A service's messages; those of a window that is gone have a key of the window's own."""
+    """Return a service's messages; those for a window that is gone have the window's own key."""
     series = f"{service}:latency"
     return [value for key, value in messages if key == series or (value is None and key.startswith(series))]

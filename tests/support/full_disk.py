@@ -1,4 +1,4 @@
-"""A disk that is full, for any user: a limit on the size of files, under which every write fails.
+"""A full disk, for any user: a limit on the size of files, under which every write fails.
 
 `File too large` then stands for `No space left on device`.
 """
@@ -14,19 +14,19 @@ from pyspark import SparkContext
 
 
 def itself() -> int:
-    """This process."""
+    """Return this process."""
     return 0
 
 
 def jvm() -> int:
-    """The process of Spark's JVM."""
+    """Return the process of Spark's JVM."""
     gateway: Any = SparkContext._gateway
     return int(gateway.proc.pid)
 
 
 @contextmanager
 def full(process: int, *, but_for: int = 0) -> Iterator[None]:
-    """Let a process write files of this many bytes at most during the block."""
+    """Limit the files that a process may write during the block to this many bytes."""
     soft, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
     resource.prlimit(process, resource.RLIMIT_FSIZE, (but_for, hard))
     try:
@@ -38,7 +38,7 @@ def full(process: int, *, but_for: int = 0) -> Iterator[None]:
 def full_once(
     write: Callable[..., Any], key_of: Callable[..., object], process: Callable[[], int]
 ) -> Callable[..., Any]:
-    """Return a write that works as it does, but finds the disk full at the first call for each key."""
+    """Return a write that works as the given one, but finds the disk full at the first call for each key."""
     met = set[object]()
 
     def writing(*given: Any, **named: Any) -> Any:

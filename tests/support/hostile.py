@@ -1,4 +1,4 @@
-"""Web servers that answer as nobody should: for ever, in drops, with a redirect."""
+"""Web servers that answer as none should: forever, in drops, with a redirect."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _DROP_S = 0.01
-_DROPS = 3_000  # whoever has no deadline waits for all of them, and gets a whole answer
+_DROPS = 3_000  # a client without a deadline waits for all of them, and gets a whole answer
 _MUCH = 64 << 20
 
 Behave = Callable[[socket.socket], None]
 
 
 class Hostile:
-    """A server at a port of loopback that does one thing to whoever asks; `requests` has what it was sent."""
+    """A server at a loopback port that behaves the same to every client; `requests` has what it was sent."""
 
     def __init__(self, behave: Behave) -> None:
         self.requests: list[bytes] = []
@@ -51,11 +51,11 @@ def hostile(behave: Behave) -> Iterator[Hostile]:
         yield made
     finally:
         made.server.shutdown()
-        made.server.socket.close()  # server_close would wait for those that still answer
+        made.server.socket.close()  # server_close would wait for clients that are still being answered
 
 
 def redirecting(url: str, status: int = 307) -> Behave:
-    """Return what leads elsewhere."""
+    """Return a behaviour that redirects elsewhere."""
 
     def behave(to: socket.socket) -> None:
         to.sendall(f"HTTP/1.1 {status} Elsewhere\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode())
@@ -64,7 +64,7 @@ def redirecting(url: str, status: int = 307) -> Behave:
 
 
 def answering(body: bytes, status: int = 200) -> Behave:
-    """Return what answers as it should."""
+    """Return a behaviour that answers properly."""
 
     def behave(to: socket.socket) -> None:
         to.sendall(f"HTTP/1.1 {status} So\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -73,35 +73,35 @@ def answering(body: bytes, status: int = 200) -> Behave:
 
 
 def with_an_endless_body(to: socket.socket) -> None:
-    """Send a body without an end."""
+    """Send an endless body."""
     to.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(_MUCH >> 16):
         to.sendall(b"10000\r\n" + bytes(65_536) + b"\r\n")
 
 
 def with_a_body_of_a_petabyte(to: socket.socket) -> None:
-    """Announce more than memory has."""
+    """Announce more than any memory holds."""
     to.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n")
     for _ in range(_MUCH >> 16):
         to.sendall(bytes(65_536))
 
 
 def with_endless_headers(to: socket.socket) -> None:
-    """Send a line of the head that has no end."""
+    """Send an endless line of the head."""
     to.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     for _ in range(_MUCH >> 16):
         to.sendall(b"x" * 65_536)
 
 
 def with_many_headers(to: socket.socket) -> None:
-    """Send lines of the head without an end."""
+    """Send endlessly many lines of the head."""
     to.sendall(b"HTTP/1.1 200 OK\r\n")
     for _ in range(_MUCH >> 16):
         to.sendall(b"X: y\r\n" * 10_000)
 
 
 def with_endless_promises(to: socket.socket) -> None:
-    """Say for ever that it will go on."""
+    """Say forever that an answer will follow."""
     for _ in range(_MUCH >> 16):
         to.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_600)
 
@@ -124,5 +124,5 @@ def with_a_slow_body(to: socket.socket) -> None:
 
 
 def cut_off(to: socket.socket) -> None:
-    """Announce more than comes."""
+    """Announce more than is sent."""
     to.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}')

@@ -1,11 +1,11 @@
-"""One lake of every stream and what it has gone through, over a real Kafka and Redis, in chapters.
+"""One lake with every stream and what it has gone through, over a real Kafka and Redis, in chapters.
 
-    first     300 sample events of each stream, with malformed and repeated ones; every layer catches up
+    first     300 sample events of each stream, some malformed or repeated; every layer catches up
     repeated  the same layers again: nothing waits, so nothing is written
-    crashed   300 more events, through all layers together; in each layer one step fails once it has written
-              a micro-batch, is made anew, and reads on behind that
+    crashed   300 more events, through all layers together; in each layer one step fails after writing
+              a micro-batch, is made anew, and continues after it
 
-At its end everything is compared with the oracles of tests/oracles, before anybody else changes it.
+At the end, everything is compared with the oracles of tests/oracles, before anybody else changes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.streams import STREAMS
 
 EVENTS = 300
 MALFORMED = 45
-"""Of each stream, twice; more malformed ones than there are kinds of them."""
+"""For each stream, twice; there are more malformed events than kinds of them."""
 
 SHAPES: Mapping[str, Mapping[str, float]] = {"sales": {"tombstones": 0.02}, "transactions": {"hot_user": 0.5}}
 CRASHES: Mapping[LayerName, str] = {
@@ -50,10 +50,10 @@ _PATIENCE_S = 5  # a call is due three seconds after its last event, see the fix
 
 @dataclass
 class Journey:
-    """What was noted at the end of each chapter; the lake itself may have been changed since.
+    """What was noted at the end of each chapter; the lake itself may have changed since.
 
-    `done` counts micro-batches by query and number, `notices` are what the run told, and `messages` counts
-    records by the topic that gold leaves for.
+    `done` counts micro-batches by query and number, `notices` has the run's notices, and `messages` counts
+    records by gold's output topic.
     """
 
     spark: SparkSession
@@ -92,11 +92,11 @@ class Journey:
         return utc_now()
 
     def _await_calls(self, loaded: datetime) -> None:
-        """Before gold is made, wait until every call is due: the oracle has them all closed."""
+        """Wait until every call is due, before gold is made: in the oracle all of them are closed."""
         await_(lambda: utc_now() > loaded + timedelta(seconds=_PATIENCE_S))
 
     def _run(self, chapter: str, layers: Sequence[LayerName], crashes: Collection[str] = ()) -> None:
-        """Catch up; each query of `crashes` fails once, when its first micro-batch has been written."""
+        """Catch up; each query of `crashes` fails once, after writing its first micro-batch."""
         waiting = set(crashes)
 
         def on_batch(done: BatchDone) -> None:

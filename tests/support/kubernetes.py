@@ -1,4 +1,4 @@
-"""deploy/kubernetes as `kubectl apply --kustomize` would send it, and the schemas of what is in it."""
+"""deploy/kubernetes as `kubectl apply --kustomize` would send it, and the schemas of its objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, as kubectl does; PyYAML would take the last."""
+    """Refuses a key that a mapping has twice, as kubectl does; PyYAML would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def documents(file: Path) -> list[Object]:
-    """Return the objects of a file, those of a List on their own."""
+    """Return the objects of a file, and those in a List one by one."""
     found = list(yaml.load_all(file.read_text(encoding="utf-8"), _Loader))
     return [
         item
@@ -42,7 +42,7 @@ def documents(file: Path) -> list[Object]:
 
 
 def built(name: str) -> list[Object]:
-    """Return the objects of a kustomization of deploy/kubernetes and of those that it names."""
+    """Return the objects of a kustomization in deploy/kubernetes and of those that it names."""
     return list(_resources(DEPLOY / name))
 
 
@@ -57,7 +57,7 @@ def _resources(directory: Path) -> Iterator[Object]:
 
 
 def problems(found: Object) -> list[str]:
-    """Say what the schema of an object's kind refuses, names that it does not know included."""
+    """Return what the schema of an object's kind refuses, including names that it does not know."""
     try:
         if found["kind"] != APPLICATION:
             kubernetes_validate.validate(found, KUBERNETES, strict=True)
@@ -75,7 +75,7 @@ def problems(found: Object) -> list[str]:
 
 
 def _strict(schema: Any) -> Any:
-    """Refuse names that a schema does not list, wherever it lists some; the API server would drop them."""
+    """Refuse names that a schema does not list, if it lists any; the API server would drop them."""
     if isinstance(schema, list):
         return [_strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -88,7 +88,7 @@ def _strict(schema: Any) -> Any:
 
 def _operator() -> Draft202012Validator:
     schema = _strict(json.loads(CRD.read_text(encoding="utf-8")))
-    # What every object has, and a CRD therefore does not list.
+    # Fields that every object has, so that a CRD does not list them.
     labels = {"type": "object", "additionalProperties": {"type": "string"}}
     metadata = {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": labels}
     schema["properties"] |= {
@@ -103,7 +103,7 @@ _OPERATOR = _operator()
 
 
 def pods(found: Object) -> dict[str, Object]:
-    """Return the pods that an object makes, by its name; their `metadata` and `spec`."""
+    """Return the pods that an object creates, by its name, with their `metadata` and `spec`."""
     name, spec = f"{found['kind']} {found['metadata']['name']}", found.get("spec", {})
     match found["kind"]:
         case "SparkApplication":
@@ -120,5 +120,5 @@ def pods(found: Object) -> dict[str, Object]:
 
 
 def containers(pod: Object) -> list[Object]:
-    """Return every container of a pod, those that run first included."""
+    """Return every container of a pod, including those that run first."""
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]

@@ -1,6 +1,6 @@
-"""What an upgrade of a library may take away: members that it does not document, touched in one module each.
+"""What an upgrade of a library may remove: undocumented members, each used in one module only.
 
-The shape is that of `lakehouse.storage.spark.members`, which has Spark's. A signature has the names of
+The shape is that of `lakehouse.storage.spark.members`, which lists Spark's. A signature has the names of
 parameters; a name alone is an attribute. tests/test_library_internals.py asks for each of them.
 """
 
@@ -19,9 +19,9 @@ DEPENDENCIES, BY_ENGINE = "fastapi.dependencies.models", "metrics,runtime_config
 
 @dataclass(frozen=True)
 class Library:
-    """A distribution, our module that touches its internals, and these by what they are for.
+    """A distribution, our module that uses its internals, and these internals by purpose.
 
-    Anybody may import what it documents: everything in some modules, and some names.
+    Any module may import what the distribution documents: everything in some modules, and some names.
     """
 
     distribution: str
@@ -237,4 +237,4 @@ LIBRARIES = (
         },
     ),
 )
-"""Every library of which more is used than it documents, beside Spark, py4j and Delta."""
+"""Every library that is used beyond its documentation, apart from Spark, py4j and Delta."""

@@ -1,6 +1,6 @@
-"""Lakes of which only the logs are there, in the words of Delta's protocol: all that telemetry reads of most.
+"""Lakes that have only logs, as in Delta's protocol: telemetry reads little else.
 
-A table's id is its name, so `silver.sales_events reads bronze.sales_events` is what silver notes of bronze.
+A table's id is its name, so silver's note of bronze is `silver.sales_events reads bronze.sales_events`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action = Mapping[str, Any]
 
 DAY = "2026-11-22T{}"
 ENDS = ((25, 13), (28, 14))
-"""Up to where bronze's two micro-batches reach in each of two partitions."""
+"""The ends of bronze's two micro-batches in each of two partitions."""
 
 SCHEMA = {
     "type": "struct",
@@ -53,7 +53,7 @@ class Logs:
         return self.root.joinpath(*table.split("."))
 
     def file(self, table: str, version: int) -> Path:
-        """The file of a commit."""
+        """Return the file of a commit."""
         return self.path(table) / "_delta_log" / f"{version:020}.json"
 
     def commit(self, table: str, at: str, actions: Iterable[Action]) -> int:
@@ -65,7 +65,7 @@ class Logs:
         return version
 
     def create(self, table: str, at: str, *, id_: str | None = None, **properties: str) -> None:
-        """Write the commit that makes a table."""
+        """Write the commit that creates a table."""
         (self.path(table) / "_delta_log").mkdir(parents=True)
         metadata = {
             "id": id_ or table,
@@ -79,14 +79,14 @@ class Logs:
         self.commit(table, at, [{"protocol": protocol}, {"metaData": metadata}])
 
     def append(self, table: str, at: str, rows: Sequence[int], noted: Mapping[str, int] | None = None) -> int:
-        """Write a commit of a file for each number of rows, and what it notes; the first file is the oldest.
+        """Write a commit with a file for each number of rows, and its notes; the first file is the oldest.
 
         Each file is a second older than the next, and the last one a second older than the commit.
         """
         return self.commit(table, at, [*noting(noted or {}, at), *added(rows, at)])
 
     def merge(self, table: str, at: str, *, updated: int, inserted: int) -> int:
-        """Write a commit that replaces a file, and has one of its own for the change feed."""
+        """Write a commit that replaces a file, and has another file for the change feed."""
         own = self.path(table) / "_change_data" / f"{ms(at)}.parquet"
         own.parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"own_time": [None] * (2 * updated + inserted)}), own)
@@ -95,11 +95,11 @@ class Logs:
         return self.commit(table, at, [gone, *added([updated + inserted], at), {"cdc": feed}])
 
     def step_back(self, table: str) -> None:
-        """Take the newest commit away, as if it had not been made yet."""
+        """Remove the newest commit, as if it had not been made yet."""
         sorted((self.path(table) / "_delta_log").glob("*.json"))[-1].unlink()
 
     def note_sent(self, table: str, topic: str, version: int, files: int | None = None) -> Path:
-        """Write the note of an export, as of 08:14, and return its file."""
+        """Write an export's note, as of 08:14, and return its file."""
         file = self.path(table) / "_lakehouse_export" / f"{topic}.json"
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps({"table": table, "version": version, "files": files}), encoding="utf-8")
@@ -109,7 +109,7 @@ class Logs:
 
 
 def caught_up(root: Path) -> Logs:
-    """Make a lake of two micro-batches of each query, which has caught up, but for the exports.
+    """Make a lake with two micro-batches of each query, which has caught up, except for the exports.
 
     - bronze: 38 records in two files (13 and 25), and 4 in two (1 and 3); at 08:12:00 and 08:13:00.2
     - silver: 34 rows and 4, at 08:12:20 and 08:13:20; the newest is of 08:12:59
@@ -136,7 +136,7 @@ def caught_up(root: Path) -> Logs:
 
 
 def added(rows: Sequence[int], at: str, *, change: bool = True) -> list[Action]:
-    """Return files of so many rows each, the oldest first."""
+    """Return files with so many rows each, the oldest first."""
     return [
         {
             "add": {
@@ -159,7 +159,7 @@ def removed(path: str, rows: int, at: str, *, change: bool = True) -> Action:
 
 
 def noting(noted: Mapping[str, int], at: str) -> list[Action]:
-    """Return the transactions with which a commit notes how far a query has read."""
+    """Return the transactions that note in a commit how far a query has read."""
     return [
         {"txn": {"appId": name, "version": version, "lastUpdated": ms(at)}} for name, version in noted.items()
     ]
@@ -170,5 +170,5 @@ def stats(rows: int) -> str:
 
 
 def ms(at: str) -> int:
-    """Return a UTC time in ISO 8601 as ms since the epoch."""
+    """Return a UTC time in ISO 8601 as milliseconds since the epoch."""
     return pipeline.micros(pipeline.utc(at)) // 1000

@@ -1,6 +1,6 @@
-"""Notebooks run cell by cell, in this process or in a kernel of their own, and what their cells show.
+"""Notebooks that run cell by cell, in this process or in a separate kernel, and what their cells show.
 
-A test asks for rows(cell) and text(cell); both runners fill the same cells.
+Tests call rows(cell) and text(cell); both runners fill the same cells.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARMLESS = {
     "WARNING: Using incubator modules: jdk.incubator.vector",
     "Matplotlib is building the font cache; this may take a moment.",
 }
-"""What a JVM and a first plot on a machine say."""
+"""What a JVM, and the first plot on a machine, print."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ Notebook = Mapping[str, Cell]
 
 
 def rows(cell: Cell) -> list[dict[str, str]]:
-    """Return the rows of the table that a cell shows, as its reader sees them."""
+    """Return the rows of the table that a cell shows, as a reader sees them."""
     (shown,) = cell.tables
     head, *body = (
         [html.unescape(text) for text in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
@@ -84,7 +84,7 @@ class InProcess:
     stops: int = 0
 
     def execute(self, notebook: Path, settings: Settings) -> Notebook:
-        """Run a notebook somewhere else; raise what a cell raises."""
+        """Run a notebook in another directory; raise what a cell raises."""
         self.monkeypatch.chdir(_elsewhere(self.directory))
         for name, value in _environment(settings, self.directory).items():
             self.monkeypatch.setenv(name, value)
@@ -110,7 +110,7 @@ class InProcess:
         self.stops += 1
 
     def _run(self, cell: Cell, names: dict[str, Any]) -> None:
-        """Run the statements of a cell; the value of the last one is shown where it is an expression."""
+        """Run the statements of a cell, and show the value of the last one if it is an expression."""
         tree = ast.parse(cell.source)
         shown: Any = None
         printed, warned = io.StringIO(), io.StringIO()
@@ -149,14 +149,14 @@ def _shown_plots(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass
 class InKernel:
-    """Runs a notebook in a kernel of its own, of this Python, as Jupyter does."""
+    """Runs a notebook in a separate kernel with this Python, as Jupyter does."""
 
     spark: SparkSession
     directory: Path
     monkeypatch: pytest.MonkeyPatch
 
     def execute(self, notebook: Path, settings: Settings) -> Notebook:
-        """Run a notebook somewhere else; raise the error of ours that a cell raises."""
+        """Run a notebook in another directory; raise our error if a cell raises one."""
         spec = self.directory / "kernels" / "python3" / "kernel.json"
         spec.parent.mkdir(parents=True)
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -173,7 +173,7 @@ class InKernel:
         client = NotebookClient(
             document, km=manager, timeout=600, resources={"metadata": {"path": str(elsewhere)}}
         )
-        # A kernel that finds pytest's variable does not show what other processes print.
+        # A kernel with pytest's variable does not show what other processes print.
         kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         try:
             asyncio.run(_run(client, manager, kept | _environment(settings, self.directory)))
@@ -188,7 +188,7 @@ async def _run(client: NotebookClient, manager: AsyncKernelManager, environment:
     try:
         await client.async_execute(env=environment)
     finally:
-        if client.kc is not None:  # else it goes on connecting to ports that others have by then
+        if client.kc is not None:  # otherwise it keeps connecting to ports that others have by then
             client.kc.stop_channels()
         await manager.shutdown_kernel(now=True)
 

@@ -22,7 +22,7 @@ from lakehouse.storage.spark import internals
 
 @contextmanager
 def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
-    """Open a session in a time zone for the block; after it, the thread's active session is `spark` again."""
+    """Open a session in a time zone for the block; after it, `spark` is the thread's active session again."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -32,14 +32,14 @@ def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
 
 
 def add_by_pyarrow(path: str, rows: pa.Table, stats: Mapping[str, Any] | None) -> None:
-    """Add rows in a file of pyarrow's, with these statistics; null: with none."""
+    """Add rows in a file written by pyarrow, with these statistics; None: without any."""
     file = _new_file(path)
     pq.write_table(rows, file)
     _add(path, file, stats)
 
 
 def add_by_duckdb(path: str, rows: pa.Table) -> None:
-    """Add rows in a file of DuckDB's, which knows no log: without statistics."""
+    """Add rows in a file written by DuckDB, which knows no log, so without statistics."""
     file = _new_file(path)
     with duckdb.connect() as database:
         database.register("given", rows)

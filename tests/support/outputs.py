@@ -1,8 +1,8 @@
-"""In what topics, Redis and PostgreSQL are not the rows of gold, without Spark and without the exporter.
+"""How topics, Redis and PostgreSQL differ from the rows of gold, without Spark and without the exporter.
 
     outputs(settings, "user_transactions_5m", rows_of(settings, "gold.user_transactions_5m"))
 
-The messages are put together here once more, from the rows. The lake is at rest.
+The messages are put together here again, from the rows. The lake is at rest.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KEYS = {
     "call_records": ("user1", "user2", "ts"),
 }
 MISSING = "is missing"
-_BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
+_BOOKKEEPING = {"_version", "_generation"}  # what rows have in addition to gold's columns
 
 
 @dataclass(frozen=True)
 class Difference:
     """What differs: the table, topic or store, the key of a row, and what is wrong with it.
 
-    `is_left`: it is a message of a lake whose place this one has taken, which nobody withdraws.
+    `is_left`: it is a message of a lake that this one has replaced, which nobody withdraws.
     """
 
     where: str
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def layer(self) -> str:
-        """The check of the audit that is about it: of records, of gold, or another one."""
+        """The audit's check that covers it: of records, of gold, or another one."""
         if self.where.startswith(("silver.", "dead letters")):
             return "records"
         return "gold" if self.where.startswith("gold.") else ""
@@ -82,11 +82,11 @@ def outputs(
     since_ms: int = 0,
     is_adopted: bool = False,
 ) -> list[Difference]:
-    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table.
+    """Return how topic, Redis and PostgreSQL differ from these rows of a gold table.
 
-    `left` are messages of a lake whose place this one has taken, which may stay in the topic, in whatever
-    state, and rows of a generation before `since_ms` in Redis. If this lake was adopted, as a copy of that
-    one, it may send them again. A call that was closed and is open again may be everywhere as it was.
+    `left` are messages of a lake that this one has replaced. They may remain in the topic, in any state, as
+    may rows in Redis of a generation before `since_ms`. If this lake was adopted, as a copy of that one, it
+    may send them again. A call that was closed and is open again may be everywhere as it was before.
     """
     return [
         *_topic(settings, table, rows, left, is_adopted=is_adopted),
@@ -96,14 +96,14 @@ def outputs(
 
 
 def in_redis(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
-    """Return in what Redis is not these rows of a gold table."""
+    """Return how Redis differs from these rows of a gold table."""
     return list(_redis(settings, table, rows, 0))
 
 
 def last_messages(settings: Settings, table: str) -> dict[str, Row]:
-    """Return the last message of each row in a table's topic, read committed, by the row's name there.
+    """Return the last committed message of each row in a table's topic, by the row's name there.
 
-    A tombstone's key is that of its row alone.
+    A tombstone's key belongs to one row only.
     """
     return _last_of(_messages(settings, table))
 
@@ -119,14 +119,14 @@ def _last_of(messages: Iterable[tuple[str, Row | None]]) -> dict[str, Row]:
 
 
 def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]]:
-    """Yield the messages in a table's topic, read committed, by their rows' names; null: a tombstone."""
+    """Yield the committed messages in a table's topic, with their rows' names; None is a tombstone."""
     kept = KEPT[table]
     if kept.topic is None:
         return
     for one in read_topic(settings.kafka.bootstrap_servers, settings.topic(kept.topic)):
         value = None if one.value is None else parsed(one.value, kept)
         key = one.key.decode("utf-8", "replace")
-        if value is not None and table == "sales_notifications":  # several rows have one key
+        if value is not None and table == "sales_notifications":  # several rows have the same key
             key = f"{key} {one.partition} {one.offset}"
         elif value is not None and "windowStart" in value:
             key = f"{key}:{value['windowStart']}"
@@ -134,14 +134,14 @@ def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]
 
 
 def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that leave as they are."""
+    """Return the rows that leave in their present state."""
     gold = (table_ for stream in settings.streams.values() for table_ in stream.get("gold", {}).items())
     is_final_only, kept = (table, {"emit": "final"}) in gold, KEPT[table]
     return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
 
 
 def _open_again(table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the calls that were closed, and are open again."""
+    """Return the calls that were closed but are open again."""
     return [row for row in rows if row.get("was_closed") and not KEPT[table].leaves(row)]
 
 
@@ -176,8 +176,8 @@ def in_topic(
 ) -> Iterator[Difference]:
     """Compare the last message of each row with those that are wanted.
 
-    `messages` have the names of their rows, of which `standing` are in gold, and `again` are left out. Each
-    notification is a row of its own, so one that is sent again is there twice.
+    `messages` are with the names of their rows, of which `standing` are in gold; `again` are left out. Each
+    notification is a row of its own, so one that is sent twice is there twice.
     """
     where, may_stay = "topic", {frozen(one) for one in left}
     last = {name: value for name, value in _last_of(messages).items() if name not in again}
@@ -224,7 +224,7 @@ def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -
 
 
 def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare each column of PostgreSQL's table with gold's of that name."""
+    """Compare each column of PostgreSQL's table with gold's column of that name."""
     with psycopg.connect(settings.postgres.url.get_secret_value(), row_factory=dict_row) as connection:
         name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
         is_there = name is not None and name["name"] is not None
@@ -245,13 +245,13 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
 
 
 def parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:
-    """Return a message as JSON says it; numbers with a fraction as the table has them."""
+    """Return a message as its JSON says; numbers with a fraction are as in the table."""
     value: dict[str, Any] = json.loads(text, parse_float=Decimal if kept.exact else float)
     return value
 
 
 def frozen(value: Any) -> Any:
-    """Return a JSON value as something to count and compare: numbers by their value, true apart from 1."""
+    """Return a JSON value in a form to count and compare: numbers by their value, true apart from 1."""
     if isinstance(value, Mapping):
         return frozenset((name, frozen(item)) for name, item in value.items())
     if isinstance(value, list):
@@ -259,7 +259,7 @@ def frozen(value: Any) -> Any:
     return ("word", value) if isinstance(value, bool) or value is None else value
 
 
-# What a row becomes.
+# What a row becomes when it leaves.
 
 
 def _ms(micros: int | None) -> int | None:

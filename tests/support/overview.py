@@ -1,4 +1,4 @@
-"""Make the picture of the live page's overview: of a demo that has run, and of streams that get events.
+"""Make the picture of the live page's overview, with a demo that has run and streams that receive events.
 
 make overview
 """

@@ -1,4 +1,4 @@
-"""The code of the pages on streams and of CONTRIBUTING.md, as modules that can be imported."""
+"""The code of the pages about streams and of CONTRIBUTING.md, as modules that can be imported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page, by its path from the project's root."""
+    """Return the code blocks of a page, given by its path from the project's root."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @contextmanager
 def imported(directory: Path) -> Iterator[dict[str, Any]]:
-    """Have the code in modules of a directory, which can be imported during the block."""
+    """Put the code into modules in a directory, which can be imported during the block."""
     (payments,) = blocks("docs/streams.md", "python")
     (clicks,) = blocks("docs/streams-without-a-kind.md", "python")
     (suite,) = blocks("CONTRIBUTING.md", "python")

@@ -1,7 +1,7 @@
-"""Helpers of the tests that run the pipeline for real: send, land, run, read back, go back in time.
+"""Helpers for tests that run the pipeline for real: send, land, run, read back, go back in time.
 
-A table is named as users name it, `gold.metrics_1m`; a query, too.
-Where a test does not say which stream or source, it is about metrics_1m, under its settings.
+A table, like a query, has the name that users know, `gold.metrics_1m`.
+If a test does not name a stream or source, it is about metrics_1m, under its settings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Raw = Record
 
 
 def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) -> None:
-    """Put the records into the source's topic, in order, and wait until the broker has them."""
+    """Send the records to the source's topic, in order, and wait until the broker has them."""
     topic = settings.topic(source.topic)
     create_topics(settings.kafka.access, {topic: settings.kafka.topic_partitions})
     producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers, acks="all")
@@ -77,9 +77,9 @@ def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) ->
 
 
 def read_topic(bootstrap_servers: str, topic: str, isolation_level: str = "read_committed") -> list[Any]:
-    """Return every record of a topic, in the order of each partition, by a client not of the pipeline.
+    """Return every record of a topic, in the order of each partition, with a client outside the pipeline.
 
-    There are none if there is no such topic.
+    If there is no such topic, there are none.
     """
     consumer = KafkaConsumer(
         topic,
@@ -112,11 +112,12 @@ def land(
     first_offset: int = 0,
     source: Source = SOURCE,
 ) -> None:
-    """Append records to the bronze table without Kafka, each cut as one commit of one file.
+    """Append records to the bronze table without Kafka, each cut as one commit with one file.
 
-    The first one lands at `landed_at`, or just after the table's last one, and so do those that follow.
-    With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets go up from
-    `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
+    The first cut lands at `landed_at`, or just after the table's last one, and each of the others just after
+    the one before it. With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets
+    increase from `first_offset` in the order of the records, all in partition 0, unless a record says
+    otherwise.
     """
     path, query = Lake(spark, settings.lake).ensure(bronze.spec(source)), bronze.spec(source).qualified_name
     for cut in cuts:
@@ -137,7 +138,7 @@ def landed(
     first_offset: int = 0,
     source: Source = SOURCE,
 ) -> list[tuple[Any, ...]]:
-    """Return records as the rows that they are in bronze, in the order of its columns."""
+    """Return records as their rows in bronze, in the order of its columns."""
     topic = settings.topic(source.topic)
     numbered = (
         replace(
@@ -160,9 +161,9 @@ def run_layers(
     now: datetime | None = None,
     is_backfill: bool = False,
 ) -> list[BatchDone]:
-    """Run the layers until caught up and return the micro-batches that were written.
+    """Run the layers until caught up, and return the micro-batches that were written.
 
-    `now` is what the clock shows all the while, for a stream that looks at it.
+    `now` is what the clock shows the whole time, for a stream that looks at it.
     """
     done: list[BatchDone] = []
     clock: dict[str, Any] = {} if now is None else {"clock": lambda: now}
@@ -184,7 +185,7 @@ def running(
     settings: Settings,
     options: RunOptions,
 ) -> Iterator[list[BaseException]]:
-    """Run layers live in a thread inside the block, whose end stops them; the list has their failure."""
+    """Run layers live in a thread inside the block, and stop them at its end; the list has their failure."""
     stop, failures = Stop(), list[BaseException]()
 
     def go() -> None:
@@ -204,12 +205,12 @@ def running(
 
 
 def path_of(settings: Settings, table: str) -> Path:
-    """Return where a table of the local lake lies."""
+    """Return where a table of the local lake is."""
     return Path(settings.lake, *table.split("."))
 
 
 def frame_of(spark: SparkSession, settings: Settings, table: str) -> DataFrame:
-    """Return a table's rows, timestamps as microseconds: what the driver's time zone cannot change."""
+    """Return a table's rows, with timestamps in microseconds, which the driver's time zone cannot change."""
     return in_micros(spark.read.format("delta").load(str(path_of(settings, table))))
 
 
@@ -220,7 +221,7 @@ def in_micros(frame: DataFrame) -> DataFrame:
 
 
 def rows_of(settings: Settings, table: str) -> list[Row]:
-    """Return a table's rows by a reader without Spark, each as a dict, timestamps as microseconds."""
+    """Return a table's rows as dicts, read without Spark, with timestamps in microseconds."""
     rows: list[Row] = DeltaTable(str(path_of(settings, table))).to_pyarrow_table().to_pylist()
     return [with_micros(row) for row in rows]
 
@@ -234,12 +235,12 @@ def with_micros(row: Row) -> Row:
 
 
 def coordinates_of(row: Mapping[str, Any]) -> Coordinates:
-    """Return which Kafka record a row of bronze, silver or the dead letters comes from."""
+    """Return the Kafka record that a row of bronze, silver or the dead letters comes from."""
     return row["topic"], row["partition"], row["offset"]
 
 
 def version_of(settings: Settings, table: str) -> int:
-    """Return a table's version by the file names of its log: nothing of Delta is asked."""
+    """Return a table's version by the file names in its log, without asking Delta."""
     return max(_numbers(path_of(settings, table) / "_delta_log", r"^(\d{20})\.json$"), default=-1)
 
 
@@ -249,7 +250,7 @@ def versions(settings: Settings, names: Iterable[str] = TABLES) -> dict[str, int
 
 
 def noted(settings: Settings, table: str) -> dict[str, int]:
-    """Return what a table notes of how far queries have read, by a reader without Spark."""
+    """Return a table's notes of how far queries have read, read without Spark."""
     log, found = path_of(settings, table) / "_delta_log", dict[str, int]()
     for version in range(version_of(settings, table) + 1):
         for line in (log / f"{version:020}.json").read_text(encoding="utf-8").split("\n"):
@@ -260,24 +261,24 @@ def noted(settings: Settings, table: str) -> dict[str, int]:
 
 
 def remove(path: Path) -> None:
-    """Remove a table under a running query, which may be writing a file there."""
+    """Remove a table under a running query, which may be writing a file to it."""
     while path.exists():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def forget_commits(path: str | Path, before: int) -> None:
-    """Remove the commits of a table before a version, as log retention does once there is a checkpoint."""
+    """Remove the commits of a table before a version, as log retention does after a checkpoint."""
     for version in range(before):
         Path(path, "_delta_log", f"{version:020}.json").unlink()
 
 
 def log_checkpoints(path: str | Path) -> list[int]:
-    """Return the versions of which a table's log has checkpoints."""
+    """Return the versions for which a table's log has checkpoints."""
     return sorted(int(file.name[:20]) for file in Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
 
 
 def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
-    """Wait until the condition holds, and fail where it does not in time."""
+    """Wait until the condition holds; fail if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -285,12 +286,12 @@ def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
 
 
 def micros(moment: datetime) -> int:
-    """Return a time as microseconds since the epoch, as rows here have it."""
+    """Return a time as microseconds since the epoch, as in the rows here."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def utc(text: str) -> datetime:
-    """Return an ISO 8601 time without offset as UTC."""
+    """Return an ISO 8601 time without an offset as UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 

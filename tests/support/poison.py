@@ -1,12 +1,12 @@
-"""Records that no stream may accept, of every kind, and the rules that each must be refused by.
+"""Records of every kind that no stream may accept, and the rules that must refuse each.
 
 KINDS["sales_events"]                         the kinds of a silver table's topic, each with literal rules
-Kind.make(rng, time_ms)                       one record of the kind; `time_ms` is a time that is in order
+Kind.make(rng, time_ms)                       one record of the kind; `time_ms` is a valid time
 endless(Random(1), time_ms)                   all kinds of all tables in a shuffled order, over and over
 
-The rules are written down here by hand, from the table in docs/dead-letters.md: nothing is
-taken from the code that judges. Half of the records carry `time_ms` as their timestamp and half none, because
-the two are read in different ways.
+The rules are written here by hand, from the table in docs/dead-letters.md; nothing is taken from the code
+that judges. Half of the records have `time_ms` as their timestamp and half have none, because the two are
+read in different ways.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 MEGABYTE = 1_000_000
-"""Under the 1,048,588 bytes that a broker takes by default, with room for the key, headers and the batch."""
+"""Less than the 1,048,588 bytes that a broker takes by default, with room for key, headers and batch."""
 
 _DAY_MS = 24 * 3600 * 1000
 _STRING, _DOUBLE, _DECIMAL, _AMOUNT, _ANY = "string", "double", "decimal", "amount", "any"
@@ -33,9 +33,9 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A way of being wrong: its family, what it is exactly, how one is made, the names of all rules broken.
+    """A way of being wrong: its family, the exact case, how a record is made, and all rules that it breaks.
 
-    `huge`: about a megabyte.
+    `huge`: the record has about a megabyte.
     """
 
     family: str
@@ -117,7 +117,7 @@ _Edit = Callable[[Random, "dict[str, str]"], bytes]
 
 
 class _Table:
-    """The records of one table's topic, as JSON texts by field, and what can be done to them."""
+    """The records of one table's topic, as JSON texts by field, and ways to change them."""
 
     def __init__(self, fields: tuple[_Field, ...]) -> None:
         self.fields = fields
@@ -140,7 +140,7 @@ class _Table:
         return Kind(family, case, make, frozenset(rules), huge)
 
     def replaced(self, family: str, field: str, text: str, *rules: str, huge: bool = False) -> Kind:
-        """Return a kind in which a field's JSON is another one."""
+        """Return a kind in which a field's JSON is replaced."""
         case = f"{field} is {text[:24]}"
         return self.kind(family, case, lambda _, record: _dump(record | {field: text}), *rules, huge=huge)
 
@@ -344,11 +344,11 @@ def _kinds(name: str) -> tuple[Kind, ...]:
 
 
 KINDS: Mapping[str, tuple[Kind, ...]] = {name: _kinds(name) for name in _FIELDS}
-"""Every kind, by the silver table that must not get it."""
+"""Every kind, by the silver table that must not accept it."""
 
 
 class Poison(NamedTuple):
-    """One malformed record: for which table's topic, of what kind, and its bytes."""
+    """One malformed record: its table, its kind, and its bytes."""
 
     table: str
     kind: Kind
@@ -356,7 +356,7 @@ class Poison(NamedTuple):
 
 
 def valid(table: str, rng: Random, time_ms: int) -> Bytes:
-    """Return a record that nothing is wrong with."""
+    """Return a record with nothing wrong."""
     record = _Table(_FIELDS[table]).record(rng, time_ms)
     return Bytes(_dump(record), json.loads(record[_FIELDS[table][0].name]).encode())
 
@@ -364,7 +364,7 @@ def valid(table: str, rng: Random, time_ms: int) -> Bytes:
 def endless(rng: Random, clock_ms: Callable[[], int], *, huge_every: int = 5) -> Iterator[Poison]:
     """Yield records of every kind and table in a shuffled order, over and over.
 
-    Those of a megabyte come in the first round and then in one of `huge_every`.
+    Huge ones come in the first round, and then in one of every `huge_every`.
     """
     kinds = [(table, kind) for table, of_table in KINDS.items() for kind in of_table]
     turn = 0

@@ -1,4 +1,4 @@
-"""Commands as a user runs them, as processes, in a place of their own.
+"""Commands as a user runs them, as processes, each in its own place.
 
 A place is a home, a lake, topics of every stream and a Redis database.
 """
@@ -34,13 +34,13 @@ BIN = ROOT / ".venv" / "bin"
 LAKEHOUSE = str(BIN / "lakehouse")
 START_TIMEOUT_S = 300.0
 LEAVE_TIMEOUT_S = 180.0
-QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # short-lived: the first compiler is enough
+QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # short-lived, so the first compiler is enough
 NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting default log level")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A home with a lake and topics of its own, and the environment that commands get there."""
+    """A home with its own lake and topics, and the environment that commands get there."""
 
     home: Path
     services: Endpoints
@@ -61,7 +61,7 @@ class Place:
         return self.topics["metrics-aggregated-1m"]
 
     def settings(self, changes: Mapping[str, object] | None = None) -> Settings:
-        """What the environment says, for code that runs here."""
+        """Return the environment's settings, for code that runs here."""
         update = {
             "home": self.home,
             "lake": str(self.home / "lake"),
@@ -82,12 +82,12 @@ class Place:
             "LAKEHOUSE_REDIS_URL": self.redis_url,
             "LAKEHOUSE_TOPICS": json.dumps(self.topics),
             "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
-            "PYTHONPATH": str(ROOT),  # the code under test, wherever the command was installed from
+            "PYTHONPATH": str(ROOT),  # the code under test, wherever the command is installed
             **QUICK_JVM,
         }
 
     def table(self, name: str) -> pa.Table:
-        """A table as a reader without Spark has it."""
+        """Return a table, read without Spark."""
         layer, _, table = name.partition(".")
         return DeltaTable(str(self.home / "lake" / layer / table)).to_pyarrow_table()
 
@@ -98,7 +98,7 @@ class Place:
 
 @contextmanager
 def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
-    """A place on the session's services, with a Redis database that no other test uses."""
+    """Yield a place on the session's services, with a Redis database that no other test uses."""
     with redis_databases.emptied(services.redis, database) as url:
         made = Place(home, services, url, uuid.uuid4().hex[:8])
         create_topics(services.access, {made.topic_in: 4})
@@ -106,7 +106,7 @@ def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
 
 
 def submit(layer: str, *arguments: str) -> list[str]:
-    """The command of a job, as it is typed with the virtual environment activated."""
+    """Return the command of a job, as it is typed with the virtual environment activated."""
     properties = ["--properties-file", ".venv/share/lakehouse/laptop.properties"]
     return ["spark-submit", *properties, f"jobs/{layer}.py", *arguments]
 
@@ -118,7 +118,7 @@ def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.Com
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every live process that works in a directory under the home, whatever the pid files say."""
+    """Return every live process that works in a directory under the home, whatever the pid files say."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -131,20 +131,20 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that refuses connections inside the block: it is taken, and nobody listens."""
+    """Yield a port that refuses connections during the block: it is taken, but nobody listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 def unused_port() -> int:
-    """A port for a server to listen on, of those that the kernel gives to nobody who does not ask for it."""
+    """Return a port for a server to listen on, outside the range that the kernel assigns from."""
     return unused_ports(1)[0]
 
 
 def unused_ports(many: int) -> list[int]:
-    """As many such ports, each another one."""
-    first = 10_000 + os.getpid() * 32 % 20_000  # others in each worker, whose number is near this one's
+    """Return so many different ports of this kind."""
+    first = 10_000 + os.getpid() * 32 % 20_000  # different in each worker, though their process ids are close
     found: list[int] = []
     for port in range(first, first + 1000):
         with socket.socket() as probe:
@@ -156,7 +156,7 @@ def unused_ports(many: int) -> list[int]:
 
 
 class Process:
-    """A command in a process group of its own, as a terminal starts it, with its output in files."""
+    """A command in its own process group, as a terminal starts it, with its output in files."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], directory: Path) -> None:
         directory.mkdir()
@@ -183,14 +183,14 @@ class Process:
         self.await_(lambda: text in self.output)
 
     def await_path(self, path: Path, timeout_s: float) -> None:
-        """Wait until there is such a file."""
+        """Wait until a file exists."""
         self.await_(path.exists, timeout_s)
 
     def wait(self, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
         return self._popen.wait(timeout_s)
 
     def left_behind(self) -> list[psutil.Process]:
-        """The live processes of the group, after a moment in which they may still end."""
+        """Return the live processes of the group, after a moment in which they may still end."""
         deadline = time.monotonic() + 60
         while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -205,7 +205,7 @@ class Process:
         return f"{self.output}\n{self.errors}"
 
     def await_(self, is_done: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until something is so, and fail where the process ends before it is."""
+        """Wait until a condition holds; fail if the process ends first."""
         deadline = time.monotonic() + timeout_s
         while not is_done():
             assert self._popen.poll() is None, self.everything()

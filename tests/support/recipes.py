@@ -1,7 +1,7 @@
-"""The recipes of docs/recipes-*.md: their blocks, and a directory in which they run as they are typed.
+"""The recipes of docs/recipes-*.md: their blocks, and a directory in which they run as typed.
 
-The block of TOML is lakehouse.toml. A fenced block of sh is run, one that is indented is not. What a block of
-text shows, the commands before it have printed.
+The TOML block is lakehouse.toml. A fenced sh block is run, an indented one is not. What a text block shows
+must have been printed by the commands before it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Recipe:
 
     @property
     def blocks(self) -> list[tuple[str, str]]:
-        """The fenced blocks in their order, each with its language."""
+        """The fenced blocks in order, each with its language."""
         return _BLOCK.findall(self.text)
 
     @property
@@ -55,7 +55,7 @@ def recipes() -> Iterator[Recipe]:
 
 @dataclass
 class Shell:
-    """A directory for one recipe; `lakehouse` runs in this process, all else in a shell."""
+    """A directory for one recipe; `lakehouse` runs in this process, everything else in a shell."""
 
     directory: Path
     environment: dict[str, str]
@@ -63,7 +63,7 @@ class Shell:
     printed: str = field(default="", init=False)
 
     def run(self, recipe: Recipe) -> None:
-        """Run the blocks of a recipe in their order; the working directory is the shell's own."""
+        """Run the blocks of a recipe in order; the shells work in the directory."""
         (self.directory / CONFIG).write_text(recipe.config, encoding="utf-8")
         for language, text in recipe.blocks:
             if language == "sh":
@@ -86,7 +86,7 @@ class Shell:
         subprocess.run(["/bin/bash", "-e", "-c", text], cwd=self.directory, check=True, timeout=60)
 
     def _compare(self, shown: str) -> None:
-        """Assert that the lines were printed, in this order; … stands for any text."""
+        """Assert that the lines were printed in this order; … stands for any text."""
         printed = iter(self.printed.splitlines())
         for line in shown.splitlines():
             pattern = ".*".join(map(re.escape, line.split("…"))) + r"\s*"

@@ -1,4 +1,4 @@
-"""A Redis server has sixteen databases; a file of tests that counts or clears keys has one of its own."""
+"""A Redis server has sixteen databases; a test file that counts or clears keys has its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import redis
 
 
 def url_of(server: str, database: int) -> str:
-    """Return the URL of a database of the server that any of its URLs names."""
+    """Return the URL of a database on the server that any of its URLs names."""
     return f"{server.rpartition('/')[0]}/{database}"
 
 
 @contextmanager
 def emptied(server: str, database: int) -> Iterator[str]:
-    """Yield the URL of a database that is empty, before the block and after it."""
+    """Yield the URL of a database, emptied before the block and after it."""
     url = url_of(server, database)
     with redis.Redis.from_url(url) as client:
         client.flushdb()

@@ -1,4 +1,4 @@
-"""A driver of its own, for races: appends rows to silver.numbers, one a commit, and says so.
+"""A separate driver, for races: it appends rows to silver.numbers, one per commit, and says so.
 
 python -m tests.support.s3_driver NAME ROWS
 """

@@ -1,4 +1,4 @@
-"""What may lie between a client and its store: time, counted requests, and answers that get lost."""
+"""What may be between a client and its store: delay, counted requests, and answers that get lost."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Request:
 class Faults:
     """What the proxy does.
 
-    `loses` tells of which answers the client gets nothing but a closed connection. `hides_refusals` says
-    that what a condition has refused was taken, as older stores do; the condition itself is signed.
+    `loses` decides for which answers the client gets only a closed connection. With `hides_refusals`, writes
+    that a condition has refused appear accepted, as in older stores; the condition itself is signed.
     """
 
     endpoint: str
@@ -43,13 +43,13 @@ class Faults:
     seen: list[Request] = field(default_factory=list)
 
     def counts(self) -> Counter[str]:
-        """How many requests there were of each method."""
+        """Return the number of requests by method."""
         return Counter(request.method for request in self.seen)
 
 
 @contextmanager
 def before(store: str) -> Iterator[Faults]:
-    """Run a proxy before a store until the end of the block."""
+    """Run a proxy in front of a store until the end of the block."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.store = urlsplit(store).netloc
     server.faults = Faults(f"http://127.0.0.1:{server.server_address[1]}")
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer, content)
 
     def _body(self) -> bytes:
-        """Read the request's content; in chunks, with what is between them."""
+        """Read the request's content; if it is chunked, with everything between the chunks."""
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = list[bytes]()

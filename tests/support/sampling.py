@@ -1,4 +1,4 @@
-"""The contracts of the samples, read the plain way and without the pipeline, and what their tests share."""
+"""The contracts of the samples, read plainly and without the pipeline, and what their tests share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Contract:
         return list(self.samples(count, times, seed=seed, shares=shares, **options))
 
     def breach(self, sample: Sample, latest_ms: int = NOW_MS + 300_000) -> str | None:
-        """What DESIGN.md has against a message: the field, or what it is not; None if nothing."""
+        """Return how a message breaks DESIGN.md: the field, or what it is not; None if it does not."""
         if sample.value is None and self.tombstones:
             return None if is_text(sample.key) else "not a product"
         try:
@@ -66,7 +66,7 @@ def event_time_ms(sample: Sample) -> int:
 
 
 def class_of(sample: Sample) -> str:
-    """The kind of a sample without its details: valid, malformed, late, duplicate, tombstone."""
+    """Return the kind of a sample without details: valid, malformed, late, duplicate, tombstone."""
     return sample.kind.split(":")[0].split("_")[0]
 
 
@@ -88,7 +88,7 @@ def is_number(value: object) -> bool:
 
 
 def is_decimal(value: object) -> bool:
-    """Whether a number fits decimal(38,9) exactly."""
+    """Tell whether a number fits decimal(38,9) exactly."""
     if not isinstance(value, int | Decimal) or isinstance(value, bool):
         return False
     exact = Fraction(value)

@@ -1,4 +1,4 @@
-"""A SeaweedFS of the tests' own: an S3 store whose conditional writes hold, from a binary in a wheel."""
+"""The tests' own SeaweedFS: an S3 store whose conditional writes work, from a binary in a wheel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.processes import unused_ports
 BUCKET = "lake"
 WRITER = ("writer", "writers-key")
 READER = ("reader", "readers-key")
-"""Its key may only list and read."""
+"""A key that may only list and read."""
 
 _RIGHTS = {WRITER: ["Admin", "Read", "Write", "List", "Tagging"], READER: ["Read", "List"]}
 _HOST = "127.0.0.1"
@@ -30,7 +30,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def settings_of(endpoint: str, prefix: str, key: tuple[str, str] = WRITER) -> dict[str, str]:
-    """Return the settings of a lake below a prefix, as variables of the environment."""
+    """Return the settings of a lake under a prefix, as environment variables."""
     return {
         "LAKEHOUSE_LAKE": f"s3a://{BUCKET}/{prefix}",
         "LAKEHOUSE_S3_ENDPOINT": endpoint,
@@ -113,18 +113,18 @@ def _make_bucket(endpoint: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def driver(name: str, rows: int) -> list[str]:
-    """The command of a driver that appends so many rows; see tests/support/s3_driver.py."""
+    """Return the command of a driver that appends so many rows; see tests/support/s3_driver.py."""
     return [sys.executable, "-m", "tests.support.s3_driver", name, str(rows)]
 
 
 def environment(directory: Path, endpoint: str, prefix: str, **more: str) -> dict[str, str]:
-    """A process's environment: this one without its own settings, and a lake in the store."""
+    """Return a process's environment: this one without its settings, and a lake in the store."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEHOUSE_", "AWS_"))}
     return kept | {"LAKEHOUSE_HOME": str(directory / "home")} | settings_of(endpoint, prefix) | more
 
 
 def reach(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let readers of this process find the store."""
+    """Let readers in this process find the store."""
     key, secret = WRITER
     access = S3Access(endpoint, access_key=key, secret_key=SecretStr(secret))
     for name, value in access.for_environment().items():

@@ -1,4 +1,4 @@
-"""A primary, a replica and Sentinels that watch them: real processes, with passwords and, if wanted, TLS."""
+"""A primary, a replica and Sentinels that watch them: real processes, with passwords and optional TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sentinel failover-timeout {NAME} 3000
 
 @dataclass(frozen=True)
 class Watched:
-    """Two servers, the first of which begins as the primary, and the Sentinels' ports."""
+    """Two servers, of which the first begins as the primary, and the Sentinels' ports."""
 
     servers: dict[int, subprocess.Popen[bytes]]
     sentinels: tuple[int, ...]
@@ -37,7 +37,7 @@ class Watched:
 
     @property
     def url(self) -> str:
-        """What LAKEHOUSE_REDIS_URL is set to."""
+        """The value of LAKEHOUSE_REDIS_URL."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         scheme = "redis" if self.certificates is None else "rediss"
         tls = "" if self.certificates is None else f"&ssl_ca_certs={self.certificates.authority}"
@@ -45,13 +45,13 @@ class Watched:
         return f"{place}?sentinel_password={SENTINELS_PASSWORD}{tls}"
 
     def url_of(self, port: int) -> str:
-        """What leads to one of the servers, whatever it is."""
+        """Return the URL of one of the servers, whatever its role."""
         if self.certificates is None:
             return f"redis://:{PASSWORD}@127.0.0.1:{port}/3"
         return f"rediss://:{PASSWORD}@127.0.0.1:{port}/3?ssl_ca_certs={self.certificates.authority}"
 
     def asked(self) -> Sentinel:
-        """A client of the Sentinels."""
+        """Return a client of the Sentinels."""
         tls = (
             {}
             if self.certificates is None
@@ -62,14 +62,14 @@ class Watched:
         return Sentinel(hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
 
     def primary(self) -> int:
-        """The port of the server that the Sentinels call the primary."""
+        """Return the port of the server that the Sentinels call the primary."""
         port: int = self.asked().discover_master(NAME)[1]  # type: ignore[no-untyped-call]
         return port
 
 
 @contextmanager
 def watched(directory: Path, *, sentinels: int, certificates: Certified | None = None) -> Iterator[Watched]:
-    """Run them until the end of the block, which begins once all know each other."""
+    """Run them until the end of the block, which begins once they all know each other."""
     with ExitStack() as running:
 
         def start(name: str, *options: str) -> tuple[int, subprocess.Popen[bytes]]:
@@ -100,7 +100,7 @@ def watched(directory: Path, *, sentinels: int, certificates: Certified | None =
 
 
 def _follows(replica: str) -> bool:
-    """Tell whether it has what its primary has: until then Sentinels do not let it take over."""
+    """Tell whether a replica has its primary's data: until then, Sentinels do not promote it."""
     with Redis.from_url(replica) as client:
         state: dict[str, object] = client.info("replication")
         return state["master_link_status"] == "up"

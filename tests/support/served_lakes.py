@@ -1,4 +1,4 @@
-"""Gold rows written to Delta tables and to Redis without Spark, in the declared schemas and layout."""
+"""Gold rows written to Delta tables and Redis without Spark, in the declared schemas and layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lakehouse.streams.definition import MergedTable
 MINUTE_MS = 60_000
 NOON_MS = 1_777_896_000_000
 Row = Mapping[str, Any]
-PATIENCE_S = 60.0  # a busy machine is no Redis that is away
+PATIENCE_S = 60.0  # a busy machine must not look like an absent Redis
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")
 MakeClient = Callable[..., TestClient]
 
@@ -67,7 +67,7 @@ class ServedLake:
     def export(
         self, table: MergedTable, rows: Sequence[Row], *, version: int = 1, generation: int = 1
     ) -> None:
-        """Put rows into Redis as the export does, and say that Redis has all of them."""
+        """Put rows into Redis as the export does, and mark Redis as having all of them."""
         view = table.export.redis
         changes = []
         for given in rows:
@@ -92,7 +92,7 @@ class ServedLake:
 
 
 def in_micros(row: Row) -> dict[str, Any]:
-    """A row with its moments as microseconds since the epoch."""
+    """Return a row with its moments as microseconds since the epoch."""
     return {
         name: round((value - EPOCH).total_seconds() * 1_000_000) if isinstance(value, datetime) else value
         for name, value in row.items()
@@ -111,7 +111,7 @@ def minute(
     avg: float = 2.5,
     is_final: bool = True,
 ) -> Row:
-    """A row of gold.metrics_1m, of two values."""
+    """Return a row of gold.metrics_1m with two values."""
     return {
         "service_id": service,
         "metric_name": metric,
@@ -136,25 +136,25 @@ def minute(
 
 
 def product(name: str, total: str | None, count: int = 1) -> Row:
-    """A row of gold.product_sales."""
+    """Return a row of gold.product_sales."""
     exact = None if total is None else Decimal(total)
     return {"product": name, "total": exact, "count": count, "last_event_time": at(NOON_MS)}
 
 
 def call(user1: str, user2: str, start_ms: int = NOON_MS, **values: Any) -> Row:
-    """A row of gold.call_records, closed unless `values` say otherwise."""
+    """Return a row of gold.call_records, closed unless `values` say otherwise."""
     row = {"user1": user1, "user2": user2, "ts": at(start_ms), "last_event_time": at(start_ms + 1000)}
     return row | {"status": "closed", "was_closed": True} | values
 
 
 def transactions(user: str, start_ms: int, amount: str, count: int = 1) -> Row:
-    """A row of gold.user_transactions_5m."""
+    """Return a row of gold.user_transactions_5m."""
     times = {"window_start": at(start_ms), "window_end": at(start_ms + 5 * MINUTE_MS)}
     return {"user_id": user, **times, "total_amount": Decimal(amount), "count": count}
 
 
 def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:
-    """A dead letter with these broken rules; values go over its own."""
+    """Return a dead letter with these broken rules; `values` override its own."""
     return {
         "id": f"{number:064x}",
         "stream": "metrics",

@@ -1,4 +1,4 @@
-"""What users spend in one window of five minutes."""
+"""What users spend in a window of five minutes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A JVM of its own that speaks Spark's RPC to a driver.
+"""A separate JVM that speaks Spark's RPC to a driver.
 
     python -m tests.support.stranger PORT [property=value ...]
 
-It asks for the driver's tracker of shuffles, and prints what came of it in a line.
+It asks for the driver's shuffle tracker, and prints the result in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.java_gateway import launch_gateway
 
 
 def main(port: str, *properties: str) -> None:
-    """Try to reach an endpoint of the driver at a port of this machine."""
+    """Try to reach an endpoint of the driver at a port on this machine."""
     jvm: Any = launch_gateway().jvm  # type: ignore[no-untyped-call]
     spark = jvm.org.apache.spark
     conf = spark.SparkConf(False)

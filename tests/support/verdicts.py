@@ -1,4 +1,4 @@
-"""What silver, the dead letters and gold are to hold by the oracles, and in what they do not.
+"""What silver, the dead letters and gold must hold by the oracles, and how they differ from it.
 
 verdicts = judge_batches(rows of bronze by silver's micro-batches, settings, source)
 same_silver(rows, verdicts)   same_dead_letters(rows, verdicts)
@@ -21,11 +21,11 @@ from tests.oracles.metrics import METRICS_1M, PERCENTILES, Grain, Metric, Statis
 from tests.support.pipeline import SOURCE, Coordinates, Row, coordinates_of, micros
 from tests.support.streams import key_of, seconds_of
 
-# What KLL gives beyond k values is no bound but a confidence: at k = 200 one quantile's rank is within 1.33 %
-# in 99 of 100 cases, both ends of a range within 1.65 %. Twice that is never seen (more than five sigma).
+# Beyond k values, KLL gives no bound but a confidence: at k = 200, one quantile's rank is within 1.33 % in 99
+# of 100 cases, and both ends of a range within 1.65 %. Twice that never occurs (more than five sigma).
 RANK_ERROR_AT_200 = 0.033
 RELATIVE = 1e-9
-_TINY = 1e-150  # its square is about where squares lose their digits to underflow
+_TINY = 1e-150  # its square is about where squares lose digits to underflow
 
 E = TypeVar("E", bound=Event)
 
@@ -33,7 +33,7 @@ E = TypeVar("E", bound=Event)
 def judge_batches(
     batches: Iterable[Iterable[Mapping[str, Any]]], settings: Settings, source: Source = SOURCE
 ) -> dict[Coordinates, Judged]:
-    """Return the oracle's verdict on every bronze row, the rows being given by silver's micro-batches."""
+    """Return the oracle's verdict on every bronze row; the rows are grouped by silver's micro-batches."""
     verdicts: dict[Coordinates, Judged] = {}
     watermark_us: int | None = None
     for batch in batches:
@@ -56,7 +56,7 @@ def judge_batches(
 
 
 def accepted(verdicts: Mapping[Coordinates, Judged], make: Callable[..., E]) -> list[E]:
-    """Return the clean records of some verdicts, each as the event that `make` makes of its columns."""
+    """Return the clean records among some verdicts, each as the event that `make` makes from its columns."""
     return [
         make(**one.columns, event_time_us=one.event_time_us, partition=partition, offset=offset)
         for (_, partition, offset), one in verdicts.items()
@@ -65,7 +65,7 @@ def accepted(verdicts: Mapping[Coordinates, Judged], make: Callable[..., E]) -> 
 
 
 def same_silver(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> bool:
-    """Tell whether silver's rows are the clean records, once each and field by field."""
+    """Tell whether silver's rows are the clean records, each once and field by field."""
     expected = [
         {**_meanings(one.columns), "event_time": one.event_time_us, "own_time": one.own_time_us, "at": at}
         for at, one in verdicts.items()
@@ -77,7 +77,7 @@ def same_silver(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> 
 
 
 def same_dead_letters(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> bool:
-    """Tell whether the dead letters are the refused records, once each and for the right reasons."""
+    """Tell whether the dead letters are the refused records, each once and for the right reasons."""
     found = sorted((coordinates_of(row), sorted(_rules(row["reasons"]))) for row in rows)
     return found == sorted(
         (at, sorted((rule, column or "") for rule, column in one.reasons))
@@ -87,9 +87,9 @@ def same_dead_letters(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged
 
 
 def row_differences(found: Sequence[Row], expected: Sequence[Row], keys: Sequence[str]) -> list[str]:
-    """Return in what the rows of a gold table are not the oracle's, to the last digit; empty where they are.
+    """Return how the rows of a gold table differ from the oracle's, to the last digit; empty if they do not.
 
-    Of the rows that are found only the columns that the oracle knows are compared, payloads by what they say.
+    Only the columns that the oracle knows are compared, and payloads by their meaning.
     """
     found_by_key, expected_by_key = (
         {tuple(row[key] for key in keys): _meanings(row) for row in rows} for rows in (found, expected)
@@ -108,7 +108,7 @@ def row_differences(found: Sequence[Row], expected: Sequence[Row], keys: Sequenc
 def window_differences(
     rows: Sequence[Row], clean: Iterable[Metric], settings: Settings, grain: Grain = METRICS_1M
 ) -> list[str]:
-    """Return in what rows of windows are not what the clean records make; empty where they are."""
+    """Return how rows of windows differ from what the clean records make; empty if they do not."""
     records = list(clean)
     expected = windows(records, grain)
     first, second = grain.columns
@@ -133,7 +133,7 @@ def _key_differences(rows: int, found: Mapping[Any, object], expected: Mapping[A
 
 
 def _meanings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with what its payloads say in place of how they say it."""
+    """Return the row with each payload's meaning in place of its text."""
     return {name: payload_meaning(value) if name in SIDES else value for name, value in row.items()}
 
 
@@ -148,14 +148,14 @@ def _window_differences(
     }.items():
         if row[name] != value:
             yield f"{name} is {row[name]}, not {value}"
-    # A sum of floats is as exact as its largest terms allow, a deviation as the largest values do.
+    # A sum of floats is as exact as its largest terms allow, and a deviation as the largest values do.
     values = expected["values"]
     rounding = 8 * len(values) * math.ulp(1.0)
     size, root = (
         math.fsum(map(abs, values)),
         math.sqrt(math.fsum(value * value for value in values) / len(values)),
     )
-    least = 8 * len(values) * math.ulp(0.0)  # the step between two numbers where they are smallest
+    least = 8 * len(values) * math.ulp(0.0)  # the distance between the smallest numbers
     slack = {
         "sum": rounding * size + least,
         "avg": rounding * size / len(values) + least,

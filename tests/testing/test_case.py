@@ -1,4 +1,4 @@
-"""`lakehouse.testing.Case`: what it compares, and what it says where a stream does something else."""
+"""`lakehouse.testing.Case`: what it compares, and what it reports if a stream does something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Literal values against those that came out, without Spark."""
+"""Expected literal values compared with actual ones, without Spark."""
 
 from __future__ import annotations
 

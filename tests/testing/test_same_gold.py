@@ -1,4 +1,4 @@
-"""`lakehouse.testing.SameGold`: it passes the streams that keep the promise, and finds those that do not."""
+"""`lakehouse.testing.SameGold`: it passes streams that keep the promise, and fails those that do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOLD = [
 
 
 def last_wins(partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
-    """A fold that forgets what stands."""
+    """Fold as if the table had no rows."""
     return USER_TRANSACTIONS_5M.fold(partials, current.limit(0), progress)
 
 
@@ -49,7 +49,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
     forgetful = replace(TRANSACTIONS, gold=(replace(USER_TRANSACTIONS_5M, fold=last_wins),))
 
     with pytest.raises(AssertionError) as first:
-        assert_same_gold(forgetful, SPENT, now=NOW, ways=40)  # a few ways could all hide it
+        assert_same_gold(forgetful, SPENT, now=NOW, ways=40)  # a few ways might all miss it
 
     said = str(first.value).split("\n")
     seed = re.fullmatch(
@@ -65,7 +65,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
 
 @pytest.mark.soak
 def test_a_side_table_whose_retry_has_other_keys_is_found(assert_same_gold: SameGold) -> None:
-    """The key is drawn, so the retry cannot find the row of the first attempt."""
+    """The key is random, so the retry cannot find the first attempt's row."""
 
     def drawn(folded: DataFrame) -> DataFrame:
         rows = SALES_NOTIFICATIONS.rows(folded)

@@ -1,4 +1,4 @@
-"""What holds for the samples of every stream; what only one has is in test_samples_<stream>.py."""
+"""What holds for every stream's samples; test_samples_<stream>.py tests what is specific to a stream."""
 
 from __future__ import annotations
 

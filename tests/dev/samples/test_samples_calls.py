@@ -19,7 +19,7 @@ Call = list[tuple[int, int]]
 
 
 def calls_of(accepted: Iterable[Sample], gap_ms: int = GAP_MS) -> dict[tuple[str, str], list[Call]]:
-    """The calls of each pair: records whose neighbours are at most the gap apart."""
+    """Return each pair's calls: series of records with at most the gap between neighbours."""
     records: dict[tuple[str, str], Call] = defaultdict(list)
     for sample in accepted:
         record = decoded(sample)

@@ -1,4 +1,4 @@
-"""What `lakehouse new stream` writes of samples whose names are anything: declarations, and nothing else."""
+"""What `lakehouse new stream` writes from samples with arbitrary names: declarations, and nothing else."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def path_of(*way: str) -> str:
 
 
 def is_sayable(way: tuple[str, ...]) -> bool:
-    """A name is text that UTF-8 has and, in an object, one that Spark has a path to."""
+    """Return whether UTF-8 can encode the names, and Spark paths can contain those within objects."""
     hard = any(set(".[") & set(one) and ("?" in one or {"'", '"'} <= set(one)) for one in way[1:])
     return not hard and all(way) and "\ud800" not in "".join(way)
 
 
 def paths(record: Mapping[str, Any]) -> set[str]:
-    """The fields of a record that are not null, as a stream names them."""
+    """Return a record's fields that are not null, as a stream names them."""
     found: list[tuple[str, ...]] = []
     for name, value in record.items():
         if isinstance(value, dict) and value:
@@ -111,7 +111,7 @@ def paths(record: Mapping[str, Any]) -> set[str]:
 
 
 def check(files: Mapping[str, str]) -> Stream:
-    """Look at every file, and return the stream that the package declares."""
+    """Check every file, and return the stream that the package declares."""
     for path, text in files.items():
         if path.endswith(".jsonl"):
             continue
@@ -161,7 +161,7 @@ def declared(text: str) -> Stream:
     )
     assert tree.body[0].end_lineno == 4
     space: dict[str, Any] = {}
-    exec(compile(tree, "streams.py", "exec"), space)  # noqa: S102 - which is what this is about
+    exec(compile(tree, "streams.py", "exec"), space)  # noqa: S102 - this is what is tested
     stream = space["SHOP"]
     assert isinstance(stream, Stream)
     check_names([stream])
@@ -170,7 +170,7 @@ def declared(text: str) -> Stream:
 
 
 def declared_paths(stream: Stream) -> list[set[str]]:
-    """The fields of each source, with that of the event time if it is a guess."""
+    """Return each source's fields, including the event time's if it is a guess."""
     return [
         {field.name for field in source.contract.fields} | ({source.contract.event_time} - {"timestamp"})
         for source in stream.sources

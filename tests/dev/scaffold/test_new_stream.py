@@ -1,4 +1,4 @@
-"""`lakehouse new stream`: what it guesses from samples, and that what it writes holds."""
+"""`lakehouse new stream`: what it guesses from samples, and that the package it writes works."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VIEWS = [visit | {"view": "long"} for visit in VISITS]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Write samples and run the command in a directory of the test's own; its packages are forgotten."""
+    """Yield a function that writes samples and runs the command in `tmp_path`; then unload its packages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -63,7 +63,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 def run_its_tests(name: str, case: Case, assert_same_gold: SameGold) -> list[str]:
-    """Run the tests of a package by its name, and return their names; its suites must be suites, too."""
+    """Run a package's tests, and return their names; also check that its suites are suites."""
     root = Path(name).absolute()
     sys.path[:0] = [str(root), str(root / "tests")]
     module = importlib.import_module(f"test_{name}")

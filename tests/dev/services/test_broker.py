@@ -1,4 +1,4 @@
-"""The ports of a local Kafka; that it runs is seen by tests/integration/test_services.py."""
+"""The ports of a local Kafka; tests/integration/test_services.py checks that it runs."""
 
 from __future__ import annotations
 

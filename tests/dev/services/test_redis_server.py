@@ -1,4 +1,4 @@
-"""The sandbox's Redis is its owner's alone."""
+"""Only its owner can use the sandbox's Redis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lakehouse.settings.redis_url import parse_redis_url
 from lakehouse.sinks.redis.client import impatient, redis_client
 from tests.support import redis_servers
 
-INDEXES = {".index", ".timeindex"}  # of Kafka: numbers, and megabytes of room for more
+INDEXES = {".index", ".timeindex"}  # Kafka's: only numbers, in files of megabytes that are mostly empty
 
 
 @pytest.fixture

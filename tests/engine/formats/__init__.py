@@ -1,1 +1,1 @@
-"""Formats of records."""
+"""Record formats."""

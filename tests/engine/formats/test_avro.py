@@ -1,4 +1,4 @@
-"""Records in Avro with schemas that are unusual, large or hostile: each is a row or a letter."""
+"""Avro records with unusual, large or hostile schemas: each becomes a row or a letter."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def encoded(schema: Any, value: Any) -> bytes:
 
 
 def long(number: int) -> bytes:
-    """Return a number as Avro writes it."""
+    """Return a number in Avro's encoding."""
     return encoded("long", number)
 
 
 def judged(
     spark: SparkSession, source: Source, cases: Sequence[tuple[Any, bytes]]
 ) -> list[tuple[dict[str, Any], list[tuple[str, str | None, str]]]]:
-    """Return the columns and the reasons of records, each by a schema of its own: text, or JSON."""
+    """Return each record's columns and reasons. A schema is its text, or an object to write as JSON."""
     texts = [one if isinstance(one, str) else json.dumps(one) for one, _ in cases]
     schemas = {number: Registered("AVRO", text) for number, text in enumerate(texts)}
     rows = [
@@ -87,7 +87,7 @@ def logical(type_: str, of: str, **more: Any) -> dict[str, Any]:
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 MILLIS = 1_767_225_600_123
 LATE = "2026-01-01T00:00:00.123000"
-# Of each type: a value, and what it is as a string, a long, a double, a decimal, a boolean and JSON.
+# For each type: a value, and its result as a string, a long, a double, a decimal, a boolean and JSON.
 EACH = [
     ("string", encoded("string", "é"), ("é", None, None, None, None, "é")),
     ("boolean", b"\x01", (None, None, None, None, True, "true")),
@@ -142,7 +142,7 @@ EACH = [
         b"\xff\xfe",
         (None, None, -0.2, Decimal("-0.2"), None, "-0.2"),
     ),
-    # Connectors of Kafka Connect write more digits than a decimal of Spark has.
+    # Kafka Connect's connectors write more digits than Spark's decimals have.
     (
         logical("bytes", "decimal", precision=64, scale=3),
         encoded("bytes", b"\x01"),
@@ -166,7 +166,7 @@ def test_each_type_is_taken_by_each_type_of_a_contract_that_holds_it(spark: Spar
 
 
 def grown(levels: int, leaf: Any, *, width: int = 2) -> dict[str, Any]:
-    """Return a record of records of records: as many leaves as width^levels in a short text."""
+    """Return nested records: width^levels leaves in a short text."""
     found = record(("f0", leaf), name="G0")
     for level in range(1, levels + 1):
         fields: list[tuple[str, Any]] = [("f0", found)]
@@ -184,7 +184,7 @@ LINKED = record(("next", ["null", "L"]), name="L")
 SPARKS = {"type": "int", "spark.sql.catalyst.type": "no such type"}
 SURROGATE = json.dumps(record(("id", "string"), ("\udc00", "int"), ("at", "long"), name="\ud800"))
 ROWS = [
-    # Names that differ in case only, of fields and of types, beside the contract's and within them.
+    # Names of fields and types that differ only in case, beside the contract's fields and within them.
     (
         of_id(("ID", "int"), ("Meta", "long"), ("meta", record(("N", "string"), ("n", "long"), name="M"))),
         ID + long(1) + long(2) + encoded("string", "no") + long(7) + TIME,
@@ -197,7 +197,7 @@ ROWS = [
     ),
     (of_id(("meta", ["null", record(("n", ["long", "null"]), name="M")])), ID + b"\x02\x00\x0e" + TIME, 7),
     (of_id(("meta", ["null", record(("n", ["int", "null"]), name="M")])), ID + b"\x00" + TIME, None),
-    # What a contract has no use for is not looked at: neither its size nor its values.
+    # Fields that the contract does not use are ignored, whatever their size and values.
     (of_id(("g", ["null", grown(30, "int")])), ID + b"\x00" + TIME, None),
     (of_id(("g", grown(30, "null", width=50))), ID + TIME, None),
     (
@@ -230,7 +230,7 @@ TOO_DEEP = "is nested too deeply: at most 32 levels of records, arrays and maps 
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """Return records in each other, by names: the text is flat."""
+    """Return nested records that refer to each other by name, so the text itself is flat."""
     fields: list[tuple[str, Any]] = [("f0", record(("n", "int"), name="N0"))]
     fields += [(f"f{one}", record(("n", f"N{one - 1}"), name=f"N{one}")) for one in range(1, levels)]
     return of_id(*fields)
@@ -267,7 +267,7 @@ SCHEMAS = [
         "has a fixed type of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are allowed",
     ),
     ('"string"', "is not a record schema"),
-    # Spark's own reason: names of a contract's enum are Avro's to judge.
+    # Spark's own reason: the Avro library checks the symbols of an enum that the contract uses.
     (
         of_id(("any", {"type": "enum", "name": "E", "symbols": ["no name"]})),
         "cannot be read by Spark: org.apache.avro.SchemaParseException: Illegal character in: no name",
@@ -323,7 +323,7 @@ TIMES: list[tuple[Any, bytes, int | str]] = [
     ("string", encoded("string", "2026-01-01T00:00:00Z"), AT * 1000),
     (logical("long", "timestamp-millis"), long(2**63 - 1), "bad_timestamp"),
     (logical("long", "timestamp-nanos"), long(17), "bad_timestamp"),
-    # As a number in the contract's unit it would be of the year 2001.
+    # As a number in the contract's unit, it would be in the year 2001.
     (logical("long", "timestamp-micros"), long(10**12), "bad_timestamp"),
     (logical("long", "local-timestamp-millis"), TIME, "bad_timestamp"),
     (logical("long", "time-micros"), long(10**12), "bad_timestamp"),
@@ -382,7 +382,7 @@ def test_a_decimal_longer_than_its_schema_says_is_not_cut(spark: SparkSession) -
 
 
 def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession) -> None:
-    """A byte may be 30 records in each other, and each of them has a name that JSON repeats."""
+    """A byte may encode 30 nested records, and JSON repeats the name of each."""
     item = record(("x" * 1000, "int"), name="I0")
     for level in range(1, 29):
         item = record(("x" * 1000, item), name=f"I{level}")

@@ -1,4 +1,4 @@
-"""`lakehouse contract`: what it prints, finds and exits with; also against a real registry."""
+"""`lakehouse contract`: its output, findings and exit codes; also with a real registry."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def source(*names: str) -> Source:
 
 
 def test_types_of_objects_have_names_of_their_own() -> None:
-    """Records of Avro in the whole schema, messages of Protobuf beside each other and their fields."""
+    """Avro record names are unique in a schema, Protobuf message names among sibling messages and fields."""
     made = source("a.meta.x", "b.meta.y", "Events.z", "metaData.x", "metadata.x", "c.inner.x", "c.Inner")
     avro = json.loads(schema_of_contract(made, "avro").text)
     fastavro.parse_schema(avro)

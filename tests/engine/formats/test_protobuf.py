@@ -1,4 +1,4 @@
-"""Records in Protobuf, judged by a contract: hostile ones, unusual schemas, and each type of value."""
+"""Protobuf records judged by a contract: hostile records, unusual schemas, and each type of value."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def judged(
     values: Iterable[bytes],
     contract: Contract = CONTRACT,
 ) -> list[tuple[dict[str, Any], list[tuple[str, str | None, str]]]]:
-    """Return what a record says, without nulls, and the reasons against it."""
+    """Return each record's values, without nulls, and the reasons against it."""
     source = Source("t", "t", contract, format="protobuf")
     rows = [(b"k", value, None, "t", 0, offset, NOW, 0, NOW, None) for offset, value in enumerate(values)]
     registered = {one: Registered("PROTOBUF", text) for one, text in schemas.items()}
@@ -84,7 +84,7 @@ def framed(message: Any, schema_id: int = 1, index: bytes = FIRST) -> bytes:
 
 
 def length_delimited(number: int, body: bytes) -> bytes:
-    """Return a field whose bytes follow their length."""
+    """Return a field that consists of its tag, its length and its bytes."""
     left, length = len(body), b""
     while True:
         left, seven = left >> 7, left & 0x7F
@@ -109,7 +109,7 @@ def test_indexes_of_older_serializers_are_read_and_hostile_ones_name_no_message(
         *(b"\x04\x02", b"\x03\x01", b"\xff" * 70, b"\xfe\xff\xff\xff\x0f\x00", b"\x02\xfe\xff\xff\xff\x0f"),
         b"\x01" + b"\xff" * 9 + b"\x01",
     )
-    other = (b"\x00", b"\x02\x00", b"\x01\x00")  # Other, in three forms; it has no time, so it has Kafka's
+    other = (b"\x00", b"\x02\x00", b"\x01\x00")  # Other, in three forms; it has no time, so Kafka's is used
     values = [framed(ms, index=one) for one in (*named, *unnamed)]
     values += [framed(b"\x0a\x01o", index=one) for one in other]
     found = judged(spark, {1: SIMPLE}, values)
@@ -335,7 +335,7 @@ def test_what_is_outside_of_the_contract_refuses_nothing(spark: SparkSession) ->
         {"outside": {"time": {"seconds": 2**62}}},
         {"outside": {"span": {"seconds": 2**62}}},
     )
-    # Each is examined: the second time, because a field of the contract is not proven by a column.
+    # Each is sent twice; the second time, a contract field is not proven, so the record is examined.
     values = [framed(record(**one, **more)) for one in outside for more in ({}, {"exact": "x"})]
     found = judged(spark, {1: VALUES}, values)
     assert found[::2] == [({"id": "a"}, [])] * len(outside)
@@ -475,7 +475,7 @@ def test_a_schema_that_cannot_be_used_is_a_reason_without_anything_of_this_machi
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf, "_MOST_CPU_S", 1)
-    slow = ", ".join(map(str, range(1, 240_000, 2)))  # protoc compares each with each
+    slow = ", ".join(map(str, range(1, 240_000, 2)))  # protoc compares every pair
     descriptor = FileDescriptorProto(name="/etc/hosts", dependency=["/etc/passwd"])
     descriptor.message_type.add(name="M")
     broken = FileDescriptorProto(name="schema.proto")

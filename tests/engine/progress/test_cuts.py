@@ -1,4 +1,4 @@
-"""A cut has exactly the rows that a reader has read up to a position, whatever became of their files."""
+"""A cut has exactly the rows that a reader has read up to a position, whatever happened to their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDLESS = 1 << 40
 
 @pytest.fixture
 def path(lake: Lake) -> str:
-    """A table of the coordinates of records, three files a commit; version 0 is the first ten of them."""
+    """Return a table of record coordinates with three files per commit; version 0 has the first ten."""
     location = lake.path("silver", "something")
     append(lake.spark, location, 0)
     append(lake.spark, location, 10)
@@ -40,7 +40,7 @@ def offsets_of(rows: DataFrame) -> list[int]:
 
 
 def test_a_cut_is_what_a_reader_has_been_given_part_by_part(spark: SparkSession, path: str) -> None:
-    position = Position(1, 0)  # begins with the table as it stands
+    position = Position(1, 0)  # starts with the table's rows at that version
     seen, places = list[int](), list[Position]()
     append(spark, path, 20)
     append(spark, path, 30)
@@ -60,7 +60,7 @@ def test_a_cut_is_what_a_reader_has_been_given_part_by_part(spark: SparkSession,
 def test_a_table_is_read_in_the_order_of_landing_wherever_its_records_lie(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Two records landed each second; the files have offsets 2, 5, 1 and 4, 7, 0 and 3, 6."""
+    """Two records landed each second; the files have the offsets (2, 5, 1), (4, 7, 0) and (3, 6)."""
     path, position = str(tmp_path / "landed"), Position(0, 0)
     landed = "'t' AS topic", "0 AS partition", "id AS offset", "timestamp_seconds(id DIV 2) AS ingested_at"
     rows = spark.range(8).selectExpr(*landed).coalesce(1)
@@ -97,7 +97,7 @@ def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
     assert cuts.has_unread(spark, path, place, newest + 1)
     assert not cuts.has_unread(spark, path, place, 2)
     part = parts.appends(spark, path, place, newest + 1, max_bytes=ENDLESS)
-    assert offsets_of(part.frame(spark, path)) == list(range(20, 40))  # what was rewritten is passed over
+    assert offsets_of(part.frame(spark, path)) == list(range(20, 40))  # rewritten rows are skipped
     assert not cuts.has_unread(spark, path, part.end, newest + 1)
     assert offsets_of(cuts.read_up_to(spark, path, part.end)) == offsets_of(tables.read(spark, path))
 
@@ -163,8 +163,8 @@ def test_the_change_feed_is_read_in_parts_of_whole_versions(spark: SparkSession,
     every = parts.changes(spark, path, Position(0), 3, max_bytes=ENDLESS)
     small = [parts.changes(spark, path, Position(first), 3, max_bytes=1) for first in range(3)]
 
-    assert (every.end, len(every.files)) == (Position(3), 4)  # three of the append, one of changes
-    # The first version makes the table; it comes with the next one that has something.
+    assert (every.end, len(every.files)) == (Position(3), 4)  # three from the append, one with changes
+    # Version 0 only creates the table, so the next version is in the same part.
     assert [(one.end, len(one.files)) for one in small] == [
         (Position(2), 3),
         (Position(2), 3),

@@ -1,4 +1,4 @@
-"""The time of a landing never goes back, whatever the clock says; the table's own note decides."""
+"""Landing times never go back, whatever the clock says: the last one recorded in the table decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a query has read, in the names and numbers of transactions; no Spark."""
+"""How far a query has read, as transaction names and numbers; without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILVER = "silver.metrics_events"
 
 
 def noted(*taken: tuple[Move, ...]) -> dict[str, int]:
-    """What a table notes after commits with these moves, each of which has to find what it expects."""
+    """Return what a table has recorded after commits with these moves; each must find what it expects."""
     found: dict[str, int] = {}
     for each in taken:
         for move in each:

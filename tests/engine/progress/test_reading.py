@@ -1,4 +1,4 @@
-"""What a query reads next, by what the tables that it fills say; real Delta tables, no stream."""
+"""What a query reads next, given the positions in the tables that it fills; real Delta tables, no stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERY = "silver.numbers"
 
 @dataclass
 class Place:
-    """A source `in` of numbers, and two tables that are filled from it: `beside`, and then `out`."""
+    """A source `in` of numbers, and two tables filled from it: first `beside`, then `out`."""
 
     spark: SparkSession
     root: Path
@@ -41,7 +41,7 @@ class Place:
         return str(self.root / name)
 
     def land(self, *numbers: int) -> int:
-        """Append numbers in one commit; return its version."""
+        """Append numbers in one commit, and return its version."""
         rows = self.spark.createDataFrame([(n,) for n in numbers], "n LONG").coalesce(1)
         return tables.append(rows, self.path("in")).version or 0
 
@@ -56,7 +56,7 @@ class Place:
         )
 
     def take(self, reading: Reading | None = None) -> list[int] | None:
-        """Take the next micro-batch and write it as a whole; return its numbers."""
+        """Take the next micro-batch, write it to both tables, and return its numbers."""
         taken = (reading or self.reading()).next({})
         if taken is None:
             return None
@@ -130,7 +130,7 @@ def test_a_micro_batch_that_was_killed_between_its_commits_is_taken_again_exactl
 
 
 def test_the_very_first_micro_batch_is_taken_again_exactly_too(place: Place) -> None:
-    """From the first commit on, and from the files of a version that commits do not tell of."""
+    """Start with the first commit and then, after an update, with a version's files."""
     for rewritten in (False, True):
         if rewritten:
             for name in ("beside", "out"):
@@ -155,7 +155,7 @@ def test_the_very_first_micro_batch_is_taken_again_exactly_too(place: Place) -> 
 def test_a_query_begins_with_the_rows_of_a_table_in_parts_and_goes_on_with_its_commits(place: Place) -> None:
     for number in range(3):
         place.land(number)
-    place.spark.sql(f"UPDATE delta.`{place.path('in')}` SET n = n + 10 WHERE n = 1")  # no append any more
+    place.spark.sql(f"UPDATE delta.`{place.path('in')}` SET n = n + 10 WHERE n = 1")  # no longer an append
     reading = place.reading(max_bytes=1)
 
     given = [place.take(reading)]
@@ -290,7 +290,7 @@ def test_a_filled_table_that_was_put_back_from_an_older_copy_is_filled_again(
     taken = place.reading().next({})
 
     assert taken is not None
-    assert taken.is_resumed  # the other table has this micro-batch
+    assert taken.is_resumed  # the other table already has this micro-batch
     place.write(taken)
     assert place.rows("out") == place.rows("beside") == [1, 2]
 
@@ -321,12 +321,12 @@ def pipeline_version(place: Place, name: str) -> int:
 
 
 def tables_forget(place: Place) -> None:
-    """Let Delta forget what it knows of logs: the files have been replaced under it."""
+    """Clear Delta's cache of logs, because the files have been replaced."""
     place.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
 def lose_newest(place: Place, name: str) -> None:
-    """Let the newest commit of a table be lost in a power failure, and given up at the next start."""
+    """Lose a table's newest commit, as in a power failure, and discard it, as at the next start."""
     damage(newest_commit(place.path(name)), "empty")
     as_in_a_new_process(place.spark)
     lasting.look(Path(place.path(name)), name)
@@ -340,7 +340,7 @@ def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_ne
     place.land(2)
     assert place.take() == [2]
     lose_newest(place, "in")
-    place.land(2)  # its own source has it still
+    place.land(2)  # its own source still has it
 
     for _ in range(2):
         with pytest.raises(
@@ -361,7 +361,7 @@ def test_a_commit_that_was_lost_before_it_had_been_read_is_passed_over(place: Pl
     reading = place.reading()
     assert place.take(reading) is None
     moves = [Move(f"{QUERY} reads {tables.table_id(place.spark, place.path('in'))}", 2, 3)]
-    tables.note(place.spark, place.path("out"), moves)  # as with rows of another source
+    tables.note(place.spark, place.path("out"), moves)  # as if another source had rows
     assert place.take() is None
     place.land(2)
     assert place.take() == [2]

@@ -1,4 +1,4 @@
-"""A feed that was made for others: change events as Wikimedia's stream of recent changes sends them."""
+"""A third party's feed: change events in the format of Wikimedia's stream of recent changes."""
 
 from __future__ import annotations
 

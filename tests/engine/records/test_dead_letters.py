@@ -1,4 +1,4 @@
-"""Finding dead letters and printing what they hold; the commands are in integration/test_commands.py."""
+"""Finding dead letters and printing their contents; integration/test_commands.py tests the commands."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def letters(spark: SparkSession) -> DataFrame:
-    """Five letters, an hour apart; the last has a value of two thousand bytes and two reasons of one rule."""
+    """Return five letters, an hour apart; the last has a 2,000-byte value and two reasons with one rule."""
 
     def letter(
         number: int, stream: str, rules: list[str], status: str, value: bytes | None

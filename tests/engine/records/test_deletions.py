@@ -1,4 +1,4 @@
-"""The table of forms in docs/ids.md, case by case: a record as it came, and the deletion that it is."""
+"""The table of forms in docs/ids.md, case by case: an incoming record and the resulting deletion."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Judged = tuple[str | None, int | None, bool, list[tuple[str, str]]]
 
 
 def read(spark: SparkSession, source: Source, records: Sequence[Raw]) -> list[Judged]:
-    """Return the id, the sequence, whether it deletes, and the reasons of each record."""
+    """Return each record's id, its sequence, whether it is a deletion, and its reasons."""
     return judged_as(source, in_bronze(spark, records))
 
 
@@ -375,7 +375,7 @@ def test_what_cannot_be_a_form_or_delete_anything_is_refused_at_the_start() -> N
         ),
     ]
     for source, given, message in cases:
-        with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is compared
+        with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is checked below
             replace(source, **given)
         assert str(raised.value).startswith(message)
 

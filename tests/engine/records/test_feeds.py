@@ -1,6 +1,6 @@
-"""Feeds as they are: nested fields, whole numbers, booleans, computed money, ids, and times in any form.
+"""Real-world feeds: nested fields, integers, booleans, computed amounts, ids, and times in any format.
 
-Each table of cases is judged in one frame; each case is a test of its own.
+Each table of cases is judged in one frame; each case is a separate test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NESTED = replace(
 TIME = 1_767_225_600_000
 RIGHT = {"n": "1", "flag": "true", "price": "1", "id": '"x"', "any": "1"}
 
-# A field, its JSON text, and what silver has or the rule that the record breaks.
+# A field and its JSON text, mapped to the value in silver or to the rule that the record breaks.
 VALUES: Mapping[tuple[str, str], Any] = {
     ("n", "0"): 0,
     ("n", "-0"): 0,
@@ -72,12 +72,12 @@ VALUES: Mapping[tuple[str, str], Any] = {
     ("price", "0.1"): Decimal("0.1"),
     ("price", "0.005"): Decimal("0.01"),
     ("price", "-0.005"): Decimal("-0.01"),
-    ("price", "0.00499999999951"): Decimal(0),  # rounded to nine places first, it would be 0.01
+    ("price", "0.00499999999951"): Decimal(0),  # if first rounded to nine places, it would be 0.01
     ("price", "2.675"): Decimal("2.68"),
     ("price", "0.30000000000000004"): Decimal("0.3"),
     ("price", "1e-7"): Decimal(0),
     ("price", "1.23456789E7"): Decimal("12345678.9"),
-    ("price", "1234567890123456789.125e0"): Decimal("1234567890123456789.13"),  # no double has it
+    ("price", "1234567890123456789.125e0"): Decimal("1234567890123456789.13"),  # no double is this precise
     ("price", "0." + "3" * 60): Decimal("0.33"),
     ("price", "0e999999"): Decimal(0),
     ("price", "9" * 27 + ".994"): Decimal("9" * 27 + ".99"),
@@ -142,7 +142,7 @@ def nested(name: str, text: str) -> bytes:
 
 
 def outcomes(rows: Iterable[Row], cases: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-    """What silver has of each case's field, or the rule that its record breaks."""
+    """Return, for each case, the field's value in silver or the rule that the record breaks."""
     found = {}
     for case, row in zip(cases, rows, strict=True):
         assert len(row.reasons) < 2
@@ -154,7 +154,7 @@ def outcomes(rows: Iterable[Row], cases: Iterable[tuple[str, str]]) -> dict[tupl
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> dict[str, dict[tuple[str, str], Any]]:
-    """The outcomes by the contract: of required fields, of optional ones, and of nested ones."""
+    """Return the outcomes by contract: with required fields, with optional ones, and with nested ones."""
     return {
         "strict": outcomes(judged(spark, STRICT, ((None, flat(*case)) for case in VALUES)), VALUES),
         "lax": outcomes(judged(spark, LAX, ((None, flat(*case, {})) for case in VALUES)), VALUES),
@@ -191,7 +191,7 @@ TEXTS = sorted({text for _, text in (*VALUES, *ABSENT)})
 
 @pytest.fixture(scope="module")
 def by_variants(spark: SparkSession) -> list[Row]:
-    """Every text of every case in a field of each type, which no cheap parse proves: they have one name."""
+    """Judge every text as a field of each type. No cheap parse proves these fields, as they share a name."""
     assert not fields.are_provable(Contract(ONE_OF_EACH))
     return judged(spark, Contract(ONE_OF_EACH), [(None, flat("x", text, {})) for text in TEXTS])
 
@@ -243,7 +243,7 @@ DEEP = Contract(
     ),
     event_time="meta.dt",
 )
-# A record, and (rule, column, message) of the reasons against it.
+# A record, mapped to the (rule, column, message) of each reason against it.
 PATHS: Mapping[str, list[tuple[str, str, str]]] = {
     '{"meta":{"domain":"x"}}': [],
     '{"meta":{"domain":"x","dt":null},"length":null}': [],
@@ -353,7 +353,7 @@ def test_a_nested_decimal_is_not_read_from_another_field_of_its_name(spark: Spar
 
 
 SECOND = 1_585_699_445_000_000
-# The unit of numbers, a time in JSON, and microseconds or the rule that it breaks.
+# The unit of numbers and a time in JSON, mapped to microseconds or the rule that it breaks.
 TIMES: Mapping[tuple[TimeUnit, str], int | str] = {
     ("s", "1585699445"): SECOND,
     ("s", "1585699445.123"): SECOND + 123_000,
@@ -477,7 +477,7 @@ BERLIN: Mapping[str, int | str] = {
     "2025-07-01T02:00:00.123456789": micros(utc("2025-07-01T00:00:00.123456")),
     "2025-07-01T00:00:00Z": micros(utc("2025-07-01T00:00:00")),
     "2025-07-01T00:00-04:00": micros(utc("2025-07-01T04:00:00")),
-    "2025-10-26T02:30:00": micros(utc("2025-10-26T00:30:00")),  # the first of two
+    "2025-10-26T02:30:00": micros(utc("2025-10-26T00:30:00")),  # the earlier of two such times
     "2025-03-30T02:30:00": "bad_timestamp",  # the clocks skip it
     "2025-03-30T03:00:00": micros(utc("2025-03-30T01:00:00")),
     "2000-01-01T00:59:59": "bad_timestamp",
@@ -504,7 +504,7 @@ def test_a_time_without_an_offset_is_of_the_contracts_zone(spark: SparkSession) 
 BOUNDS = "from 2000-01-01T00:00:00Z to the year 9998"
 MILLIS = f"timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, {BOUNDS}"
 MICROS = "meta.dt must be epoch microseconds (an integer, or its digits) or ISO 8601 with an offset"
-# The contract, and by the JSON of a time the message of the reason against it.
+# A contract, and times in JSON mapped to the message of the reason against each.
 MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
     (
         Contract(()),

@@ -1,6 +1,6 @@
 """Decimals, payloads of any JSON type and tombstones: what a record's text becomes, case by case.
 
-Each table of cases is judged in one frame; each case is a test of its own.
+Each table of cases is judged in one frame; each case is a separate test.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ DECIMALS: Mapping[bytes, Decimal | str] = {
     amount("0.000000001"): Decimal("1e-9"),
     amount(LARGEST): Decimal(LARGEST),
     amount("-" + LARGEST): Decimal("-" + LARGEST),
-    amount("9007199254740993.000000001"): Decimal("9007199254740993.000000001"),  # no double has it
+    amount("9007199254740993.000000001"): Decimal("9007199254740993.000000001"),  # no double is this precise
     amount("9223372036854775808"): Decimal(2**63),
     amount("1e3"): Decimal(1000),
     amount("1E+28"): Decimal(10**28),
     amount("-2.5e-3"): Decimal("-0.0025"),
     amount("100e-2"): Decimal(1),
     amount("0e99"): Decimal(0),
-    amount("1234567890123456789e0"): Decimal(1234567890123456789),  # no double has it
+    amount("1234567890123456789e0"): Decimal(1234567890123456789),  # no double is this precise
     amount("0.12345678912345678900e+9"): Decimal("123456789.123456789"),
     amount("12.5" + "0" * 40): Decimal("12.5"),
     amount("-" + LARGEST + "0" * 20): Decimal("-" + LARGEST),
@@ -76,7 +76,7 @@ DECIMALS: Mapping[bytes, Decimal | str] = {
     amount("01"): "not_json",
     amount("1."): "not_json",
     b"{}": "missing_field",
-    b'{"a_b":1}': "missing_field",  # the name is no pattern
+    b'{"a_b":1}': "missing_field",  # the name is not a pattern
     b'{"name":"x","a.b" :\r\n\t1.5 }': Decimal("1.5"),
     b'{"a.b":1,"a.b":2.5}': Decimal("2.5"),
     b'{"a.b":2.5,"a.b":"1"}': "wrong_type",
@@ -106,7 +106,7 @@ def test_a_decimal_is_what_is_written_or_a_reason(decimals: dict[bytes, Row], te
         assert [reason.rule for reason in row.reasons] == [expected]
 
 
-# A payload's JSON text in the record, and the text that silver keeps of it.
+# A payload's JSON text in the record, mapped to its text in silver.
 PAYLOADS: Mapping[str, str | None] = {
     "null": None,
     '"ok"': "ok",
@@ -146,7 +146,7 @@ PAYLOADS: Mapping[str, str | None] = {
     ids=["in the middle", "at the end"],
 )
 def kept(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, tuple[str | None, Any]]:
-    """What silver keeps of each payload, and what leaves again."""
+    """Return each payload's text in silver, and its value when sent."""
     records = [(None, (request.param % text).encode()) for text in PAYLOADS]
     rows = judged(spark, ANYTHING, records)
     assert all(row.reasons == [] for row in rows)
@@ -172,7 +172,7 @@ def test_a_payload_is_readable_text_and_leaves_as_the_value_that_came(
     assert type(leaving) is type(json.loads(text))
 
 
-# Ends of records that may be a payload: what silver keeps of it, and the rule that the record breaks.
+# Ends of records that may be a payload, mapped to its text in silver and the rule that the record breaks.
 ENDS: Mapping[str, tuple[str | None, str | None]] = {
     '"payload":{"a":1}}': ('{"a":1}', None),
     '"payload":{"a":1} }': ('{"a":1}', None),

@@ -1,4 +1,4 @@
-"""Fingerprints of ids: whether a hash is there and on which days, against a plain dictionary."""
+"""Fingerprints of ids: whether a hash occurs and on which days, compared with a plain dictionary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakehouse.engine.layers import fingerprints
 from lakehouse.engine.layers.fingerprints import LAST_DAY, Fingerprints, Packed, repeated, spans
 
-HASHES = st.sampled_from([0, 1, 2, 3, 2**47 - 1, -1, -(2**47)])  # 48 bits with a sign
+HASHES = st.sampled_from([0, 1, 2, 3, 2**47 - 1, -1, -(2**47)])  # signed 48-bit integers
 DAYS = st.sampled_from([0, 1, 20_000, 20_001, LAST_DAY])
 GIVEN = st.lists(st.tuples(HASHES, DAYS), max_size=12)
 

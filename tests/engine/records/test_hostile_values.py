@@ -1,7 +1,7 @@
-"""No value makes judging fail: hostile ones in every field of every contract, judged in one job a contract.
+"""No value makes judging fail: hostile values in every field of every contract, in one job each.
 
-Spark raises on an overflow, and an expression that does stops a stream at that record for ever. So does one
-whose time grows with the square of a text's length. What comes out is compared with the oracle.
+Spark raises an error on overflow, and such an expression would stop a stream at that record forever. So would
+one that takes quadratic time in the length of a text. Verdicts are compared with the oracle's.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def valid(kind: Kind) -> str:
 
 
 def records(table: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Keys and values: each value in each field and as the time, with and without a time of the record."""
+    """Yield keys and values: each value in each field and as the time, with and without a valid timestamp."""
     fields = {field.name: valid(field.kind) for field in CONTRACTS[table].fields}
     for one in (*fields, "timestamp", "more"):
         for text in VALUES:
@@ -89,7 +89,7 @@ def records(table: str) -> Iterator[tuple[bytes | None, bytes | None]]:
 
 
 def check_columns(table: str, found: dict[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compare what silver has; a payload may hold a number that no double is."""
+    """Compare silver's columns with the oracle's; a payload may be a number that no double can represent."""
     for field in CONTRACTS[table].fields:
         here, there = found[field.column], expected[field.column]
         if field.kind is Kind.ANY:

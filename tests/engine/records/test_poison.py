@@ -1,4 +1,4 @@
-"""Every kind of poison is refused by exactly its rules, by the pipeline's judge and by the oracle's."""
+"""The pipeline's judge and the oracle's refuse every kind of poison under exactly its rules."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = micros(NOW) // 1000
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
 EACH = 3
-MOST_SAID = 600  # characters: a sentence, and a value of at most 80 that are escaped
-# What only a parser has limits on.
+MOST_SAID = 600  # characters: a sentence and a value of at most 80 characters, escaped
+# Families that exceed limits that only a parser has.
 BEYOND_THE_ORACLE = {"deep nesting", "a long name", "too many digits"}
 
 

@@ -1,6 +1,6 @@
-"""Judging, against literal verdicts and against the plain-Python judge in tests/oracles/judging.py.
+"""Judging, compared with literal verdicts and with the plain-Python judge in tests/oracles/judging.py.
 
-Every literal case is judged once, in one frame; each is a test of its own, so a failure names it.
+All literal cases are judged once, in one frame; each is a separate test, so a failure names it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Judge = Callable[..., list[Verdict]]
 
 
 def bronze_rows(spark: SparkSession, values: Iterable[bytes | None]) -> DataFrame:
-    """Records of one partition, in the order given, with a key and headers that no parser reads."""
+    """Return records of one partition, in the given order, with a key and headers that no parser reads."""
     headers = [("trace", bytearray(b"\xff\x00")), ("trace", None)]
     rows = [
         (
@@ -98,7 +98,7 @@ def judge_values(spark: SparkSession) -> Judge:
 
 
 def record(**fields: str) -> bytes:
-    """A valid record whose fields are replaced by JSON text as it stands; `absent` leaves one out."""
+    """Return a valid record with these fields replaced by raw JSON text; `absent` leaves a field out."""
     texts = {"serviceId": '"api"', "metricName": '"latency"', "value": "12.5"} | fields
     inside = ",".join(f'"{name}":{text}' for name, text in texts.items() if text != "absent")
     return b"{" + inside.encode() + b"}"
@@ -375,7 +375,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
         f"value {text[:24]}": (record(value=text, timestamp="0"), {"value": number, "event_time": 0})
         for text, number in (
             ("0", 0.0),
-            ("-0.0", 0.0),  # equal to zero; the sign is not promised
+            ("-0.0", 0.0),  # equal to zero; the sign is not guaranteed
             ("7", 7.0),
             ("1.00", 1.0),
             ("1E+2", 100.0),
@@ -499,7 +499,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
 
 
 LONG_TEXT = "x" * 100
-# A record, and the message of the only reason against it.
+# A record, mapped to the message of the only reason against it.
 SHOWN: Mapping[bytes | None, str] = {
     record(value='"' + LONG_TEXT + '"'): f'value must be a number, not a string: "{LONG_TEXT[:79]}…',
     record(value='"a\\u001b[31m\\n"'): r'value must be a number, not a string: "a\u001B[31m\n"',
@@ -587,7 +587,7 @@ def test_the_watermark_lags_behind_the_front_by_the_allowed_lateness() -> None:
     assert watermark_of(None, 60) is None
     assert watermark_of(LANDED, 0) == LANDED
     assert watermark_of(LANDED, 3600) == LANDED - timedelta(hours=1)
-    first = datetime(1, 1, 1, tzinfo=UTC)  # which an earlier version has accepted
+    first = datetime(1, 1, 1, tzinfo=UTC)  # accepted by an earlier version
     assert watermark_of(first, 3600) == first
 
 
@@ -630,7 +630,7 @@ def test_a_stream_may_add_rules_and_name_its_own_event_time(judge_values: Judge)
 
 
 NO_KAFKA_TIMES = (None, -1, -2_208_988_800_001, 253_370_764_800_000)
-"""None, as bronze says; none, as Kafka does and bronze did; before 1900; after 9998."""
+"""No time, in bronze (None) and in Kafka or older bronze (-1); before 1900; after 9998."""
 
 
 def test_without_a_time_of_kafkas_a_record_must_have_its_own(spark: SparkSession) -> None:
@@ -764,9 +764,9 @@ timestamps = st.one_of(
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """Records that are valid or broken in one way or several: drawn fields, put together at random.
+    """Draw fields, and combine them at random into records that are valid or broken in one or more ways.
 
-    Hypothesis does not draw as much as hundreds of records need, and Spark is too slow for fewer.
+    Hypothesis cannot draw enough for hundreds of records, and Spark is too slow for fewer per example.
     """
     fields = {"serviceId": strings, "metricName": strings, "value": numbers, "timestamp": timestamps}
     fields |= {"environment": strings, "more": harmless, "serviceid": harmless}
@@ -807,7 +807,7 @@ def put_together(fields: Mapping[str, list[str]], wrong: list[str], chance: Rand
 @pytest.mark.cases
 @settings(
     max_examples=4,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # every example is a Spark job: no shrinking
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # no shrinking: every example is a Spark job
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(

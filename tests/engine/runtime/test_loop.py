@@ -1,4 +1,4 @@
-"""What a loop does with a step: micro-batches that the heap does not hold, and what the clock makes due."""
+"""How a loop runs a step: micro-batches that do not fit in the heap, and work that falls due."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NOON, SECOND = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)
 
 
 class Needy(Step):
-    """A step that takes commits of `unit` bytes, as many as its limit allows but one at least.
+    """A step that takes commits of `unit` bytes: as many as its limit allows, but at least one.
 
-    The heap holds `room` bytes of what waits.
+    A micro-batch of more than `room` bytes does not fit in the heap.
     """
 
     layer = "gold"
@@ -58,7 +58,7 @@ class Needy(Step):
 
 
 def caught_up(spark: SparkSession, tmp_path: Path, step: Needy) -> list[str]:
-    """Let the step take what waits, and return what was said; raises what fails at the end."""
+    """Run the step until it has caught up, then raise any failure or return the notices."""
     said: list[str] = []
     found = Troubles([NAME], said.append, retries=0)
     loop = loop_of(spark, tmp_path, step, found)
@@ -77,7 +77,7 @@ def loop_of(
     clock: Callable[[], datetime] = utc_now,
     is_live: bool = False,
 ) -> StreamLoop:
-    """Return the loop of a stream with one step."""
+    """Return the loop for a stream with one step."""
     told = given or Troubles([NAME], lambda _text: None, retries=0)
     common = Common(lambda _done: None, clock, told, Watch(), is_live=is_live)
     return StreamLoop(
@@ -123,7 +123,7 @@ def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
 
 
 class Failing(Needy):
-    """A step that fails as long as it is `broken`, and that knows at which record."""
+    """A step that fails while it is `broken`, and that knows the record to blame."""
 
     broken = True
     looked = 0
@@ -167,7 +167,7 @@ def test_a_record_that_the_heap_does_not_hold_is_named(spark: SparkSession, tmp_
 
 
 class Due(Ticker):
-    """Something falls due each second, as calls do that end one after the other."""
+    """A ticker for which something falls due every second, such as calls that end one after another."""
 
     def __init__(self, begins: datetime) -> None:
         self._done_until = begins

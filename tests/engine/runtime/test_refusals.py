@@ -1,4 +1,4 @@
-"""What a live run says of what silver refuses: once, after a time again, and when it is over."""
+"""What a live run reports about refusals in silver: once, again after a while, and when they are over."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKEN = [Raw(b"{") for _ in range(3)] + [Raw(b'{"serviceId":1,"metricName":"m",
 
 
 class Clock:
-    """Shows what it is told."""
+    """A clock that shows the time that it is given."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -56,7 +56,7 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
     )
 
     def told(minutes: int, *done: BatchDone) -> list[str]:
-        """Return what is said of micro-batches so long after noon."""
+        """Return what is reported about micro-batches, this many minutes after noon."""
         clock.now = NOON + timedelta(minutes=minutes)
         said.clear()
         for one in done:
@@ -64,11 +64,11 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
         return list(said)
 
     with noting(log):
-        assert told(1, batch(999, 999), batch(5, 5, "gold.metrics_1m")) == []  # too few to say anything
+        assert told(1, batch(999, 999), batch(5, 5, "gold.metrics_1m")) == []  # too few to report
         (first,) = told(2, batch(1, 1), batch(500, 400))
         assert told(30, batch(100, 100), batch(100, 0)) == []
         (again,) = told(63, batch(1_000, 60))
-        assert told(64, batch(100_000, 0)) == []  # it may come back
+        assert told(64, batch(100_000, 0)) == []  # they may recur
         (over,) = told(80, batch(1, 0))
 
     reasons = (
@@ -79,7 +79,7 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
     limit = "in the last hour, more than run.refused_limit allows (5 %)"
     table = "silver.metrics_events"
     assert first == f"{table}: 1,000 of 1,000 records refused (100 %) {limit}: {reasons}. {way_out}"
-    # What is older than an hour counts no more, but its letters may still be of the same kinds.
+    # Refusals older than an hour no longer count, but their letters may be of the same kinds.
     assert again.startswith(f"{table}: 160 of 1,200 records refused (13.3 %) {limit}")
     assert over.endswith("records refused (0.2 %) in the last hour: back within the limit of 5 %")
     assert [json.loads(one.details or "")["over"] for one in events] == [True, True, False]

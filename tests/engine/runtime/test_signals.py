@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C ask a run to leave; the jobs and `lakehouse run` under real load are in integration/."""
+"""SIGTERM and Ctrl-C ask a run to stop; integration/ tests the jobs and `lakehouse run` under real load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.pipeline import await_
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
 def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    """A signal that fails the test rather than ending pytest where nobody else handles it."""
+    """Yield a signal that fails the test, rather than ending pytest, if nothing else handles it."""
 
     def fail(*_: object) -> None:
         pytest.fail("the signal was not handled")
@@ -40,7 +40,7 @@ def test_a_signal_asks_to_leave_and_is_handled_as_before_afterwards(
 
 
 def test_a_signal_to_the_jvm_asks_to_leave_too_and_nobody_is_listened_to(spark: SparkSession) -> None:
-    """Py4j would call back through a port of this process, and take calls from any user of the machine."""
+    """Py4J's callbacks would open a port in this process and accept calls from any user of the machine."""
     jvm: Any = spark._jvm
     assert jvm is not None
     before = listening()

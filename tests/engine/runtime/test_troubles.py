@@ -1,4 +1,4 @@
-"""When what fails in a run is tried again, who is told, and what the run ends with."""
+"""When failures in a run are retried, who is told, and how the run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKEN = Failure("gold.a", "a", ValueError("no such thing\nand its stack trace")
 
 
 def failure(name: str, cause: BaseException, where: str = "") -> Failure:
-    """What fails in the stream of which the name speaks."""
+    """Return a failure in the stream that the last letter of `name` gives."""
     return Failure(name, name[-1], cause, where)
 
 
@@ -99,7 +99,7 @@ def test_a_run_of_one_step_ends_with_its_first_failure_as_it_is() -> None:
 
 
 def test_a_run_ends_only_if_every_step_fails_with_the_first_failure_and_the_others_names() -> None:
-    """A stream of which every step fails ends no run in which another step works."""
+    """A stream whose steps all fail does not end a run in which another step works."""
     said: list[str] = []
     found = Troubles(STEPS, said.append)
     found.add(failure("gold.a", SettingsError("set it as it was")))
@@ -119,7 +119,7 @@ def test_a_step_that_has_recovered_keeps_the_run_going() -> None:
     found = Troubles(["gold.a", "gold.b"], lambda _text: None)
     found.add(failure("gold.a", ValueError()))
     found.end("gold.a")
-    found.add(failure("gold.b", ValueError()))  # raises nothing
+    found.add(failure("gold.b", ValueError()))  # does not raise
     with pytest.raises(StreamError):
         found.add(failure("gold.a", ValueError()))
 
@@ -164,7 +164,7 @@ def test_a_watch_is_told_of_each_failure_and_once_of_its_end() -> None:
 
 
 def raised_in(function: str) -> ValueError:
-    """An error with a traceback, which names the function that raised it."""
+    """Return an error whose traceback names the function that raised it."""
     scope: dict[str, object] = {}
     exec(f"def {function}():\n    raise ValueError('no such thing')\n", scope)  # noqa: S102
     try:
@@ -222,7 +222,7 @@ def test_the_failure_that_ends_a_run_has_its_traceback_too() -> None:
 
 
 class Counts(Watch):
-    """Counts what it is told; several threads may call it."""
+    """A watch that counts failures and recoveries; several threads may call it."""
 
     def __init__(self) -> None:
         self.failed: Counter[str] = Counter()
@@ -240,14 +240,14 @@ class Counts(Watch):
 
 
 def at_once(work: Callable[[str], None], names: Sequence[str]) -> list[BaseException]:
-    """Do the work for each name in a thread of its own, all beginning together; return what they raise."""
+    """Do the work for each name in its own thread, all starting together; return the errors."""
     start, raised = threading.Barrier(len(names)), list[BaseException]()
 
     def begin(name: str) -> None:
         start.wait(30)
         try:
             work(name)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - returned to the test
             raised.append(error)
 
     threads = [threading.Thread(target=begin, args=(name,)) for name in names]

@@ -1,4 +1,4 @@
-"""Of several runs of the same layers and streams one works, and another takes over when it ends or dies."""
+"""Of several runs of the same layers and streams, one works; another takes over when it ends or dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EARLIER, LATER = "00000000000000000001_elsewhere_7", "99999999999999999999_elsew
 
 
 class Worker:
-    """A run in a thread; it works until it is told to stop, or has `done` its work."""
+    """A run in a thread. It works until it is told to stop or `done` is set."""
 
     def __init__(self, lake: Lake, scope: set[str]) -> None:
         self.stop = Stop()
@@ -77,7 +77,7 @@ def worker(lake: Lake, scope: set[str] | None = None) -> Iterator[Worker]:
 
 @contextmanager
 def somebody(lake: Lake, kind: str, name: str) -> Iterator[threading.Event]:
-    """Let another process say that it is there, until the event is set: then it is killed."""
+    """Announce another process until the event is set, as if it were then killed."""
     terms = Terms(lake.spark, f"{lake.root}/{turns.DIRECTORY}/{'+'.join(sorted(SCOPE))}", turns.TERM_S)
     killed = threading.Event()
 
@@ -152,6 +152,6 @@ def test_a_run_that_was_asleep_gives_way_though_it_came_first(
     with worker(lake) as run:
         await_(lambda: run.works)
         with somebody(lake, "active_", LATER):
-            monkeypatch.setattr(turns, "TERM_S", -1.0)  # it has not renewed its own for so long
+            monkeypatch.setattr(turns, "TERM_S", -1.0)  # as if it had failed to renew its term in time
             await_(lambda: run.turns == ["begins", "ends"])
         await_(lambda: run.turns == ["begins", "ends", "begins"])

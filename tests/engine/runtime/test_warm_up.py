@@ -1,4 +1,4 @@
-"""A warm-up makes silver and gold of what has landed, and leaves nothing."""
+"""A warm-up builds silver and gold from landed rows, and leaves nothing behind."""
 
 from __future__ import annotations
 

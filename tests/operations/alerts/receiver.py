@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 
 class Request(NamedTuple):
-    """What a server was asked for."""
+    """A request that a server received."""
 
     method: str
     path: str
@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
 
 class Receiver:
-    """A webhook that answers with `status` and keeps what it got."""
+    """A webhook that answers with `status` and keeps what it receives."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -44,7 +44,7 @@ class Receiver:
 
             def do_GET(self) -> None:
                 receiver.requests.append(Request("GET", self.path, self.headers, b""))
-                self.send_response(200)  # whoever follows a redirect comes here without a body
+                self.send_response(200)  # a client that follows a redirect arrives here, without a body
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class Receiver:
 
 
 class Proxy:
-    """A proxy for https, which keeps what it was asked for."""
+    """A proxy for HTTPS that keeps the requests it receives."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -89,7 +89,7 @@ class Proxy:
 
 
 def relay(here: socket.socket, there: socket.socket) -> None:
-    """Pass bytes on until one side closes."""
+    """Relay bytes until one side closes."""
     with suppress(OSError):
         while data := here.recv(65536):
             there.sendall(data)
@@ -98,7 +98,7 @@ def relay(here: socket.socket, there: socket.socket) -> None:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A webhook that answers inside the block."""
+    """Yield a webhook that answers inside the block."""
     made = Receiver()
     with answering(made.server):
         yield made
@@ -106,7 +106,7 @@ def receiving() -> Iterator[Receiver]:
 
 @contextmanager
 def proxying() -> Iterator[Proxy]:
-    """A proxy that answers inside the block."""
+    """Yield a proxy that answers inside the block."""
     made = Proxy()
     with answering(made.server):
         yield made
@@ -114,7 +114,7 @@ def proxying() -> Iterator[Proxy]:
 
 @contextmanager
 def answering(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Let a server answer inside the block."""
+    """Run a server inside the block."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

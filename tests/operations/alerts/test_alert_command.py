@@ -1,4 +1,4 @@
-"""`lakehouse alert`: a lake and a broker in, notifications out, each once, though it is killed."""
+"""`lakehouse alert`: a lake and a broker in, notifications out, each once, even if it is killed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_metric_over_its_threshold_fires_once_and_resolves(
 def test_killed_anywhere_it_neither_loses_nor_doubles_a_notification(
     settings: Settings, environment: dict[str, str]
 ) -> None:
-    """Services go over the threshold and back while the process is killed at times drawn at random."""
+    """Services rise above the threshold and fall below it while the process is killed at random times."""
     random, flips = Random(), 12
     fill(settings, {"a": 95.0, "b": 1.0})
     for _ in range(flips):

@@ -1,4 +1,4 @@
-"""A broker that goes and comes back while alerts fire: each is in the topic once, and reaches the webhook."""
+"""A broker goes down and comes back while alerts fire: each is in the topic once and reaches the webhook."""
 
 from __future__ import annotations
 

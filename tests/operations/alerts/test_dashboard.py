@@ -1,4 +1,4 @@
-"""The dashboard is what its code makes, and asks for metrics that there are."""
+"""The dashboard is what its code generates, and queries only metrics that exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_A_RUN = {
     "lakehouse_redis_write_seconds",
     "lakehouse_postgres_write_seconds",
 }
-"""What `lakehouse run` counts of itself."""
+"""What `lakehouse run` counts about itself."""
 OF_A_SERVER = {"lakehouse_http_requests", "lakehouse_http_response_seconds"}
 
 

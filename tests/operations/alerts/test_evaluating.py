@@ -1,4 +1,4 @@
-"""Alerts fire once, resolve once, and are the same wherever a process went on from."""
+"""Alerts fire once, resolve once, and are the same wherever a process resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rule(for_s: float = 0, name: str = "gate") -> GateRule:
 
 
 def run(line: str, for_s: float, restarts: Sequence[int] = ()) -> list[Notification]:
-    """Judge a line of ticks: x so, . not so, ? unknown, - the thing is gone, ! nothing can be known."""
+    """Evaluate a line of ticks: x true, . false, ? unknown, - the subject is gone, ! nothing can be known."""
     state: dict[Key, Alert] = {}
     told = []
     for tick, sign in enumerate(line):
@@ -47,7 +47,7 @@ def run(line: str, for_s: float, restarts: Sequence[int] = ()) -> list[Notificat
 
 
 def read_again(alert: Alert) -> Alert:
-    """Return an alert as the next process finds it."""
+    """Return an alert as the next process reads it."""
     found = alert_in(key_of(alert.key), alert_as_json(alert))
     assert found is not None
     return found
@@ -66,8 +66,8 @@ def drawn(told: Sequence[Notification], length: int) -> str:
     [
         (0, ".xxx..x.", " F  R FR"),
         (20, "xxxx....", "  F R   "),
-        (20, "xx.xx.xx", "        "),  # never without a break for so long
-        (20, "x??x..  ".strip(), "   FR "),  # what is unknown breaks nothing, and fires nothing
+        (20, "xx.xx.xx", "        "),  # never that long without a break
+        (20, "x??x..  ".strip(), "   FR "),  # an unknown tick breaks nothing and fires nothing
         (0, "x??!!x.", "F     R"),
         (0, "x-.x", "FR F"),
         (20, "xx-xxx.", "     FR"),
@@ -93,7 +93,7 @@ def test_a_notification_says_what_fires_since_when_and_under_which_id() -> None:
         "at": "2026-03-01T12:00:10.000000Z",
     }
     assert resolved.id == f"{fired.alert.id}-resolved"
-    assert fired.alert.id == "e5552a920eed4afeb7e087c17011c1e3"  # receivers keep them
+    assert fired.alert.id == "e5552a920eed4afeb7e087c17011c1e3"  # receivers store these ids
 
 
 def test_a_clock_that_is_set_back_delays_no_alert_by_more_than_its_own_time() -> None:
@@ -135,7 +135,7 @@ def test_each_firing_resolves_once_and_restarts_change_nothing(
 @pytest.mark.cases
 @given(line=lines, for_s=st.sampled_from([0, 10, 25, 30]))
 def test_no_break_and_no_stretch_that_is_long_enough_is_lost(line: str, for_s: float) -> None:
-    """An oracle that goes by stretches: each ends at a tick that is not so or has nothing to judge."""
+    """The oracle works by stretches: each ends at a tick that is false or whose subject is gone."""
     expected, begun, fired = [], None, False
     for tick, sign in enumerate(line):
         if sign == "x":
@@ -152,7 +152,7 @@ def test_no_break_and_no_stretch_that_is_long_enough_is_lost(line: str, for_s: f
 
 
 class Services:
-    """So many services over a threshold, minute by minute: the state, and what each minute told."""
+    """Many services judged against a threshold minute by minute, and the state of their alerts."""
 
     def __init__(self, for_s: float = 0) -> None:
         self.rule = rule(for_s)
@@ -160,7 +160,7 @@ class Services:
         self.minute = 0
 
     def judge(self, over: int | None, of: int = 4_012) -> list[tuple[str, str]]:
-        """Judge all of them, of which the first are over; null: of nobody anything is known."""
+        """Judge them all, with the first `over` above the threshold; None means nothing is known of any."""
         is_so = [None if over is None else number < over for number in range(of)]
         found = [Judged((("service", f"{n:04}"),), one, "") for n, one in enumerate(is_so)]
         now = START + timedelta(minutes=self.minute)

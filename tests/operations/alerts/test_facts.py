@@ -1,4 +1,4 @@
-"""What each kind of rule finds of the facts."""
+"""What each kind of rule finds in the facts."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_rule_of_another_stream_finds_nothing() -> None:
 
 
 def windows(*values: float | None, service: str = "a", last: datetime = NOW) -> list[Window]:
-    """Windows minute by minute, the last of them ending at `last`; null for one that is missing."""
+    """Return windows minute by minute, the last one ending at `last`; None stands for a missing one."""
     starts = [last - timedelta(minutes=len(values) - number) for number in range(len(values))]
     return [
         Window(service, start, value)
@@ -203,7 +203,7 @@ def test_the_names_of_an_alert_are_short_and_of_two_services_two() -> None:
 
 
 def test_a_rule_that_cannot_be_judged_is_named_and_others_are_judged() -> None:
-    """A window without a value, which no reader should return."""
+    """The rule gets a window without a value, which no reader should return."""
     broken = Facts(windows={"broken": [Window("a", NOW, None)], "r": windows(91, 91)})  # type: ignore[arg-type]
     other, said = OVER.model_copy(update={"name": "broken", "windows": 1}), list[str]()
     _, told = step(broken, [other, OVER], {}, NOW, said.append)

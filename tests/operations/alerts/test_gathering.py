@@ -1,4 +1,4 @@
-"""Facts are read from a lake, and what cannot be read is said."""
+"""Facts are read from a lake, and whatever cannot be read is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LANDED_S_AGO = {
     "call_metrics": (3600, 30, 20),
     "transactions": (61,),
 }
-"""Records of bronze; sales has no table yet."""
+"""Bronze records; sales has no table yet."""
 LETTERS_S_AGO = {"metrics": (3600, 60), "calls": (61,)}
 
 
@@ -50,7 +50,7 @@ def ago(seconds: int) -> datetime:
 
 @pytest.fixture
 def lake(lake_settings: Settings) -> str:
-    """A lake of some records, dead letters, and windows of two metrics."""
+    """Return a lake with some records, dead letters, and windows of two metrics."""
     made = ServedLake(lake_settings)
     for source in (one for stream in STREAMS for one in stream.sources):
         landed = [{"ingested_at": ago(seconds)} for seconds in LANDED_S_AGO.get(source.table, ())]
@@ -89,7 +89,7 @@ def test_landed_records_and_dead_letters_are_counted_by_stream(lake: str) -> Non
 
 
 def test_windows_are_those_of_the_metric_that_are_over_and_young_enough(lake: str) -> None:
-    """At the end of the third of five minutes; the one of two hours ago is too old."""
+    """The third of five minutes has just ended; the window from two hours ago is too old."""
     rule = MetricRule(name="m", kind="metric", metric="cpu", statistic="p99", over=1)
     end = Observation(at_ms(NOON_MS + 3 * 60_000), ())
     facts = gather(end, lake, STREAMS, [rule], audits=Audits(), warn=pytest.fail)
@@ -146,7 +146,7 @@ def test_audits_that_were_read_long_ago_are_not_read_again(tmp_path: Path) -> No
 
 
 def audit_event(at: datetime, *, is_clean: bool) -> Event:
-    """Return the event of an audit of sales."""
+    """Return an audit event of sales."""
     details = json.dumps({"clean": is_clean})
     who = ("a test", "host", 1, "0")
     return Event(uuid.uuid4().hex, at, Kind.AUDIT, "sales", None, None, *who, "audited", details)

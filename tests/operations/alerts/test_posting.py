@@ -1,4 +1,4 @@
-"""A notification by HTTP to a real server: signed, with credentials, over TLS and by a proxy."""
+"""A notification sent over HTTP to a real server: signed, with credentials, over TLS and through a proxy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def authority_of(files: Certified) -> SecretStr:
 
 
 def documented() -> Callable[[str, Any, bytes], bool]:
-    """The function with which docs/alerts.md has receivers verify a signature."""
+    """Return the function with which docs/alerts.md tells receivers to verify a signature."""
     text = (processes.ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (block,) = (one for one in blocks if "def is_ours" in one)
@@ -52,7 +52,7 @@ def documented() -> Callable[[str, Any, bytes], bool]:
 
 
 def test_a_signature_is_that_of_standard_webhooks() -> None:
-    """The example of their specification."""
+    """The values are the specification's example."""
     assert (
         signature(
             "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",

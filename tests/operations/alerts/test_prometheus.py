@@ -1,4 +1,4 @@
-"""The rules are rules of Prometheus, too: promtool accepts them, and they fire as they should."""
+"""The alerting rules as Prometheus rules: promtool accepts them, and they fire as they should."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         series("lakehouse_layer_lag_seconds", "0x20", stream="sales", layer="silver", table="a", source="b"),
         series("lakehouse_lag_records", "600000x20", stream="calls", **source),
         series("lakehouse_lag_records", "600000x20", stream="calls", topic="t", partition="1"),
-        # Two processes see the same records: they count once.
+        # Two processes see the same records, which count once.
         series("lakehouse_lag_records", "900000x20", stream="sales", **source, instance="silver:9464"),
         series("lakehouse_lag_records", "900000x20", stream="sales", **source, instance="gold:9464"),
         series("lakehouse_freshness_seconds", "86399+1x20", stream="sales"),
@@ -117,7 +117,7 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
 
 
 def test_the_budget_of_gold_burns_by_two_windows(rules: Path, tmp_path: Path) -> None:
-    """Late for 12 of 132 minutes, 9 times what 99 % allows; hours later nothing burns any more."""
+    """Late for 12 of 132 minutes, 9 times what 99 % allows; hours later, nothing burns any more."""
     given = [
         series("lakehouse_lag_seconds", "0x120 31x12 0x200", stream="calls", topic="t", partition="0"),
         series("lakehouse_lag_seconds", "30x400", stream="sales", topic="t", partition="0"),
@@ -187,7 +187,7 @@ def check(rules: Path, directory: Path, given: list[dict[str, str]], expected: l
     plain = yaml.safe_load(rules.read_text(encoding="utf-8"))
     for group in plain["groups"]:
         for one in group["rules"]:
-            one.pop("annotations", None)  # texts that no test has to repeat
+            one.pop("annotations", None)  # texts that no test needs to repeat
     (directory / "plain.yml").write_text(yaml.safe_dump(plain), encoding="utf-8")
     test = {
         "rule_files": ["plain.yml"],

@@ -1,4 +1,4 @@
-"""The file of alerting rules is read as a whole, and what is wrong with it is said with the way out."""
+"""The file of alerting rules is read as a whole, and errors in it are reported with a way to fix them."""
 
 from __future__ import annotations
 

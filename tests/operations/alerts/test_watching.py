@@ -1,4 +1,4 @@
-"""Alerts over a real broker: told once to the topic, at least once to a webhook, whoever is killed."""
+"""Alerts over a real broker: once to the topic, at least once to a webhook, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look(
 
 
 def send_foreign(services: Endpoints, topic: str) -> None:
-    """Write records that are no alerts into both topics; a compacted one takes none without a key."""
+    """Write records that are not alerts to both topics; a compacted topic accepts none without a key."""
     producer = KafkaProducer(bootstrap_servers=services.kafka)
     for key, value in ((b"a", None), (b"cpu", b"{}"), (b'["cpu", []]', b"null"), (b"\xff", b"\xff")):
         for name in (topic, state_topic(topic)):

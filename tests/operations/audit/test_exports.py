@@ -1,4 +1,4 @@
-"""What has left, compared with gold: rows in, differences out."""
+"""Exported rows compared with gold: rows in, differences out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_window_that_gold_has_lost_differs_until_a_tombstone_of_its_own_follow
     sent: list[Message] = [
         ("kept and lost", window(1), 0, 0),
         ("kept and lost", window(2), 0, 1),
-        ("kept and lost", None, 0, 2),  # the key of all windows says nothing of one
+        ("kept and lost", None, 0, 2),  # a tombstone for the key of all windows says nothing about one
         ("lost", window(1), 1, 0),
         ("told too early:1", None, 1, 1),
         ("told too early", window(1), 1, 2),

@@ -1,4 +1,4 @@
-"""The audit of Redis, for a call that was closed, and got another event."""
+"""The audit of Redis for a call that was closed and then got another event."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def put(lake: Lake, *rows: dict[str, Any]) -> None:
 
 @pytest.fixture
 def exported(spark: SparkSession, make_settings: MakeSettings) -> tuple[Lake, Settings]:
-    """Two closed calls of a pair, in gold and in Redis."""
+    """Put two closed calls of a pair into gold and Redis."""
     settings = make_settings()
     lake = Lake(spark, settings.lake)
     lake.ensure(gold.spec(CALL_RECORDS))

@@ -1,4 +1,4 @@
-"""A metastore for the tests of a file, and a lake that other users of this machine can read."""
+"""A metastore for the tests of a file, and a lake that this machine's other users can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.streams import USER_TRANSACTIONS_5M
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """A directory that every user may look into; those of tmp_path are their owner's alone."""
+    """Yield a directory that every user can read; those of tmp_path are private to their owner."""
     with tempfile.TemporaryDirectory(prefix="names-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -34,7 +34,7 @@ def metastore(directory: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def readable_lake(spark: SparkSession, directory: Path) -> Lake:
-    """A lake with two rows in gold.user_transactions_5m; others may read it and not write it."""
+    """Return a lake with two rows in gold.user_transactions_5m; others may read it but not write to it."""
     lake = Lake(spark, str(directory / "it's a lake"))
     spec = gold.spec(USER_TRANSACTIONS_5M)
     tables.append(local_frame(spark, TRANSACTIONS, spec.schema), lake.ensure(spec))

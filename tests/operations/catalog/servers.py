@@ -1,9 +1,9 @@
-"""A Hive metastore and the two servers of Spark's that answer by its names, from pyspark's own jars.
+"""A Hive metastore and the two Spark servers that use its names, from pyspark's own jars.
 
     with metastore(directory) as uri: ...
 
 Each is a process of its own that ends with this one. A metastore of this version listens on every address of
-the machine; the others on loopback.
+the machine, the others only on loopback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JARS = Path(pyspark.__file__).parent / "jars"
 _START_TIMEOUT_S = 900.0
 _STOP_TIMEOUT_S = 20.0
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=keep")
-"""Runs a command as a user who owns nothing; only root may. It still ends with this process."""
+"""Runs a command as a user who owns nothing, which only root may do. It still ends with this process."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def thrift_server(
     as_nobody: bool = False,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[int]:
-    """Run Spark's Thrift server on the names of a metastore, with more properties; yield its port."""
+    """Run Spark's Thrift server on a metastore's names, with more properties; yield its port."""
     port = free_port()
     options = {
         **more,
@@ -75,7 +75,7 @@ def thrift_server(
 
 @contextmanager
 def connect_server(directory: Path, metastore_uri: str) -> Iterator[str]:
-    """Run a Spark Connect server on the names of a metastore; yield its address."""
+    """Run a Spark Connect server on a metastore's names; yield its address."""
     port = free_port()
     options = {
         "spark.connect.grpc.binding.port": str(port),
@@ -97,15 +97,15 @@ def _spark_server(
     as_nobody: bool = False,
 ) -> Iterator[None]:
     directory.mkdir(parents=True)
-    # Jars are on the class path, those of S3, too: from spark.jars, no class can be loaded once the first
-    # client has left.
+    # Jars, including those for S3, are on the class path: classes from spark.jars cannot be loaded once the
+    # first client has left.
     given = for_laptop(archive=False) | {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.hive.metastore.uris": metastore_uri,
         "spark.sql.warehouse.dir": f"{directory}/warehouse",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # or VACUUM has 10,000 tasks
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # otherwise VACUUM has 10,000 tasks
         "spark.local.dir": str(directory),
         "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={directory}",
         "spark.hadoop.hive.exec.scratchdir": f"{directory}/scratch",

@@ -1,4 +1,4 @@
-"""A Spark Connect client asks by name: pyspark in a process of its own, without a JVM."""
+"""A Spark Connect client queries by name: pyspark in a process of its own, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DuckDB over a lake that no Spark has touched: what it answers, and what it refuses."""
+"""DuckDB over a lake that Spark has never touched: what it answers, and what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    """A lake with three events in its only table."""
+    """Return a lake with three events in its only table."""
     found = str(tmp_path / "it's a [lake]")
     rows = [{"at": AT, "kind": "audit", "stream": name, "message": "clean"} for name in ("a", "b", "c")]
     direct.append(found, EVENTS, [dict.fromkeys(EVENTS.schema.names) | row for row in rows])
@@ -44,7 +44,7 @@ def test_values_are_printed_as_spark_s_are(lake: str) -> None:
 
 
 UINT64, INT128, UINT128 = 2**64 - 1, 2**127 - 1, 2**128 - 1
-# What DuckDB computes, and the JSON and the CSV of it.
+# What DuckDB computes, and its JSON and CSV forms.
 NUMBERS: Mapping[str, tuple[str, str]] = {
     "INTERVAL 2 MONTH": ('"P2M"', "P2M"),
     "INTERVAL '1 day 90.5 seconds'": ('"P1DT90.5S"', "P1DT90.5S"),

@@ -1,4 +1,4 @@
-"""Names in a real metastore: made, left as they are, changed, moved, and those of others."""
+"""Names in a real metastore: created, left as they are, changed, moved, and owned by others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_entry_says_where_the_table_lies_and_what_it_is(registered: tuple[La
 
 
 def test_deltalake_finds_a_table_by_its_name_alone(registered: tuple[Lake, str]) -> None:
-    from deltalake import DeltaTable  # noqa: PLC0415 - as a client has it, without this project
+    from deltalake import DeltaTable  # noqa: PLC0415 - as a client would, without this project
 
     _, uri = registered
     with client(uri) as asked:

@@ -1,4 +1,4 @@
-"""PyHive asks a Thrift server for a table in an object store. The server's key may only read there."""
+"""PyHive queries a table in an object store through a Thrift server, whose key may only read there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ("user_id", "window_start", "window_end", "total_amount", "count")
 
 @pytest.fixture(scope="module")
 def store(directory: Path) -> Iterator[str]:
-    """A store with a table, as another client has made it."""
+    """Yield a store with a table made by another client."""
     with seaweed.running(directory / "weed") as endpoint:
         access = S3Access(endpoint, "", seaweed.WRITER[0], SecretStr(seaweed.WRITER[1])).for_environment()
         rows = pa.Table.from_pylist([dict(zip(NAMES, row, strict=True)) for row in TRANSACTIONS])

@@ -1,4 +1,4 @@
-"""Spark SQL over a small lake, and the forms in which an answer is printed."""
+"""Spark SQL over a small lake, and the formats in which answers are printed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(schema: str, *rows: tuple[Any, ...]) -> QueryResult:
 
 @pytest.fixture
 def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Settings:
-    """A lake with two of its tables, in a directory whose name is hard to quote."""
+    """Return a lake with two of its tables, in a directory whose name is hard to quote."""
     settings = lake_settings.changed({"lake": str(tmp_path / "it's a lake")})
     source = METRICS.sources[0]
     path = Lake(nameless, settings.lake).ensure(silver.spec(source))
@@ -186,7 +186,7 @@ def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, sta
 def test_corrections_beside_other_writers_are_made_again_until_each_has_been_made(
     spark: SparkSession, lake: Settings
 ) -> None:
-    """Three by each of two: none can be overtaken more often than a statement is tried."""
+    """Two writers make three each, so none can be overtaken more often than a statement is tried."""
     define_views(Lake(spark, lake.lake), STREAMS)
     together = Barrier(2)
 
@@ -209,7 +209,7 @@ def test_values_become_what_json_knows(spark: SparkSession) -> None:
         "timestamp'2026-01-01 00:00:00Z'": "2026-01-01T00:00:00Z",
         "timestamp'2026-01-01 02:00:00.123456+02:00'": "2026-01-01T00:00:00.123456Z",
         "timestamp'1969-12-31 23:59:59.999Z'": "1969-12-31T23:59:59.999000Z",
-        # 01:30 comes twice on this night in St. John's, where the tests say they are.
+        # 01:30 occurs twice on this night in St. John's, the time zone of the tests.
         "timestamp'2025-11-02 04:00:00Z'": "2025-11-02T04:00:00Z",
         "timestamp'2025-11-02 05:00:00Z'": "2025-11-02T05:00:00Z",
         "timestamp_ntz'2026-01-01 00:00:00'": "2026-01-01T00:00:00",

@@ -1,6 +1,6 @@
-"""PyHive asks Spark's Thrift server by name; that runs as a user who may read the lake and not write it.
+"""PyHive queries by name through Spark's Thrift server, whose user may read the lake but not write to it.
 
-The server itself has no rights: as the lake's owner it deletes rows for whoever can reach it.
+The server itself checks no rights: running as the lake's owner, it deletes rows for anyone who can reach it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def rows(cursor: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 def contents(lake: Lake) -> dict[str, str]:
-    """Every file of the lake, and what is in it."""
+    """Return every file of the lake, with a hash of its contents."""
     files = (path for path in Path(lake.root).rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -72,7 +72,7 @@ def test_columns_are_told_with_their_comments(cursor: Any) -> None:
 
 
 def test_a_tool_that_asks_for_the_columns_of_a_table_gets_them(port: int) -> None:
-    """JDBC's getColumns, by which BI tools fill their lists."""
+    """BI tools use JDBC's getColumns to fill their lists."""
     with closing(hive.connect(host="127.0.0.1", port=port, username="analyst")) as connection:
         asked = connection.client.GetColumns(
             TGetColumnsReq(connection.sessionHandle, schemaName="gold", tableName="user_transactions_5m")

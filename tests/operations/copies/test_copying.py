@@ -1,7 +1,7 @@
-"""A whole lake copied: literal rows, versions and positions at the other end; killed, disturbed, brought up.
+"""A whole lake copied: literal rows, versions and positions in the copy; copies killed, disturbed, updated.
 
-Rows a, b and c have gone through tables named as in a lake, each in a commit of its own; at the end, through
-the layers.
+Rows a, b and c are written to tables named as in a lake, each in a commit of its own. In the last test, rows
+go through the layers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SPECS = {
 
 @dataclass
 class Place:
-    """A lake of these settings, and what is in it."""
+    """The lake of these settings, and its contents."""
 
     spark: SparkSession
     settings: Settings
@@ -85,7 +85,7 @@ class Place:
         return {one.name for one in Path(self.path(GOLD)).glob("*.parquet")}
 
     def rewrite_gold(self) -> None:
-        """Change every row of gold, and remove the files from before, as VACUUM does."""
+        """Change every row of gold, and remove the old files, as VACUUM does."""
         old, path = self.gold_files, self.path(GOLD)
         tables.update(self.spark, path, F.lit(True), {"count": F.lit(2).cast("long")})
         for name in old:
@@ -120,7 +120,7 @@ def filled(
 
 @pytest.fixture
 def original(filled: Place, tmp_path: Path) -> Place:
-    """The same lake, for a test to write to; its files are copied by a hand that knows nothing of lakes."""
+    """Return the same lake for a test to write to, copied file by file rather than as a lake."""
     shutil.copytree(filled.root, tmp_path / "lake")
     return filled.at(tmp_path / "lake")
 
@@ -290,7 +290,7 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
 
 
 def add_from_outside(place: Place, table: str, version: int) -> Path:
-    """Let a commit add a Parquet file that lies beside the lake, as only somebody else would; return it."""
+    """Commit a Parquet file that is outside the lake, as only another writer would, and return it."""
     file = place.root.parent / "outside.parquet"
     shutil.copy(min(Path(place.path(table)).glob("*.parquet")), file)
     add = {"path": "../../../outside.parquet", "partitionValues": {}, "size": file.stat().st_size}
@@ -349,7 +349,7 @@ def test_versions_are_chosen_downstream_first_and_again_if_somebody_repairs_silv
 
     def repairing(lake: Lake, layer: str, name: str) -> int:
         looked.append(f"{layer}.{name}")
-        if len(looked) == len(VERSIONS) + 1:  # gold, when versions are chosen: the other ones come after that
+        if len(looked) == len(VERSIONS) + 1:  # gold, as its version is chosen; the others follow
             tables.update(lake.spark, original.path(SILVER), F.lit(True), {"count": F.lit(7).cast("long")})
         return newest(lake, layer, name)
 

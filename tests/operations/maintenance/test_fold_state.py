@@ -1,7 +1,7 @@
-"""Maintenance clears what only merging needs, where nothing can be merged any more, and nothing else.
+"""Maintenance clears what only merging needs, once nothing more can be merged, and nothing else.
 
-One lake lives through all of it. Silver accepts what is up to an hour behind, so a window is out of reach
-once an event of an hour after its end has been merged.
+One lake goes through all the steps. Silver accepts events up to an hour late, so a window is out of reach
+once an event an hour after its end has been merged.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def cleared(rows: list[Row]) -> dict[datetime, bool]:
 
 @dataclass(frozen=True)
 class Story:
-    """What was cleared at each point, and gold's rows and the messages around the first time of any.
+    """What was cleared at each point, and gold's rows and message counts before and after the first clearing.
 
     in an empty lake            nothing has been merged
-    a second before             an event of an hour and 59 seconds after the first window's start
-    gold is behind              silver has another event of that window, and one that lets it go
+    a second before             an event an hour and 59 seconds after the first window's start
+    gold is behind              silver has another event of that window, and one that puts it out of reach
     out of reach                gold has merged them too, and silver has been compacted and vacuumed
-    again                       nothing new, and a session in Berlin has rewritten gold
-    not final                   three hours later, but one of two windows has not become final
+    again                       nothing new; afterwards, a session in Berlin rewrites gold
+    not final                   three hours later, but one of the other two windows is not final
     """
 
     cleared: dict[str, list[Cleared]]
@@ -101,7 +101,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
 
     with other_writers.in_zone(spark, "Europe/Berlin") as berlin:
         berlin.sql(f"UPDATE delta.`{pipeline.path_of(settings, GOLD)}` SET count = count")
-    # Silver lets none through for a cleared row unless it is asked to; this one is put there by hand.
+    # Silver accepts no record for a cleared row unless it is told to, so this one is inserted by hand.
     path = str(pipeline.path_of(settings, SILVER))
     first = spark.read.format("delta").load(path).where("offset = 0")
     again = first.replace(0, 99, ["offset"]).replace(2.0, 8.0, ["value"])
@@ -153,7 +153,7 @@ def test_a_cleared_row_is_what_silver_makes_it(story: Story) -> None:
 
 
 def test_a_row_that_is_not_final_keeps_its_state(story: Story) -> None:
-    """The two that are cleared are the other one, and what is left of the first: it was made anew."""
+    """The two rows cleared are the last one and the first, which was made anew and had some state again."""
     assert story.cleared["not final"] == [Cleared(GOLD, 2, START + 3 * HOUR)]
     by_start = cleared(story.not_final)
     assert (by_start[START + HOUR], by_start[START + HOUR + MINUTE]) == (False, True)

@@ -1,7 +1,7 @@
-"""Retention: old rows leave a lake whose audit stays clean, and nothing brings back a part of them.
+"""Retention removes old rows from a lake whose audit remains clean, and nothing restores a part of them.
 
-One lake lives through all of it. Ten days ago one record was good and one was not JSON; today one is good,
-and after it comes one of ten days ago, which is late by then.
+One lake goes through all the steps. Ten days ago, one record was good and one was not JSON; today one is
+good, followed by one from ten days ago, which is now late.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def event(at: datetime, value: float = 1.0) -> Raw:
 
 @dataclass
 class Story:
-    """What the steps said, and the tables after them."""
+    """What the steps reported, and the tables after them."""
 
     took: dict[str, dict[str, int]] = field(default_factory=dict)
     left: dict[str, dict[str, list[datetime]]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def test_young_rows_stay(story: Story) -> None:
 
 
 def test_a_dry_run_counts_and_takes_nothing(story: Story) -> None:
-    # Silver's rows and letters only leave once their records have left bronze.
+    # Silver's rows and letters are removed only once their records have left bronze.
     assert story.took["looked"] == {BRONZE: 2}
     assert story.left["looked"] == story.left["nothing is old"]
 
@@ -153,7 +153,7 @@ def test_a_late_record_of_that_time_stays_a_letter_even_if_late_ones_are_allowed
 def test_gold_rows_leave_with_a_tombstone(story: Story) -> None:
     assert story.took["gold"] == {GOLD: 1}
     assert story.left["gold"][GOLD] == [minute(TODAY)]
-    # The first window, the second one, the first one as final, and its deletion.
+    # The first window, the second, the first as final, and its deletion.
     assert story.said["messages"] == [1, 1, 1, None]
 
 

@@ -1,6 +1,6 @@
-"""Upkeep: small files become few, old ones and old commits go, and what a reader has not read stays.
+"""Upkeep compacts small files, removes old files and commits, and keeps what a reader has not read.
 
-One lake lives through all of it. Bronze is compacted before silver has read half of it.
+One lake goes through all the steps. Bronze is compacted while silver has yet to read half of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def commits(path: Path) -> list[int]:
 
 
 def age(path: Path, days: int) -> None:
-    """Let the commits of a table be so many days old, as Delta sees it: by their files."""
+    """Make a table's commits this many days old as Delta sees them, by their files' times."""
     moment = time.time() - days * DAY_S
     for number, file in enumerate(sorted((path / "_delta_log").glob("0*"))):
         os.utime(file, (moment + number, moment + number))
@@ -54,7 +54,7 @@ def age(path: Path, days: int) -> None:
 
 @dataclass
 class Story:
-    """What the steps said, and what lay in the tables' directories."""
+    """What the steps reported, and the contents of the tables' directories."""
 
     said: dict[str, Kept | None] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     found.seen["old log, half read"] = commits(path)
     pipeline.run_layers(spark, settings, "silver")
     age(path, days=3)
-    keep("an old log")  # silver resumes from a version of it, though it has read all
+    keep("an old log")  # silver resumes from a version in it, although it has read everything
     for first in (2 * CUTS + LATER, 2 * CUTS + 2 * LATER):
         land(first, LATER)
         pipeline.run_layers(spark, settings, "silver")

@@ -1,4 +1,4 @@
-"""How far topics reach and since when their records wait, as a real broker says it."""
+"""How far topics reach and how long their records have waited, according to a real broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.pipeline import await_
 
 
 def without_a_leader(ask: Callable[..., Any], times: int) -> Callable[..., Any]:
-    """Return a question that fails so often as the client does of a partition that was just made."""
+    """Return a call that first fails this many times, as the client does for a new partition."""
     asked = 0
 
     def asking(*arguments: Any) -> Any:
@@ -37,7 +37,7 @@ def without_a_leader(ask: Callable[..., Any], times: int) -> Callable[..., Any]:
 
 @pytest.fixture
 def topic(services: Endpoints) -> str:
-    """A topic of two partitions that has just been made."""
+    """Create a topic with two partitions."""
     name = f"new-{uuid.uuid4().hex}"
     create_topics(services.access, {name: 2})
     return name
@@ -92,7 +92,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def anything(services: Endpoints) -> str:
-    """A topic of twelve partitions that takes records of any time, and keeps them packed."""
+    """Create a topic with twelve partitions that accepts records of any time and keeps them compressed."""
     name = f"anything-{uuid.uuid4().hex}"
     any_time = {f"message.timestamp.{which}.max.ms": str(2**63 - 1) for which in ("before", "after")}
     create_topics(services.access, {name: 12}, {**any_time, "compression.type": "producer"})
@@ -100,7 +100,7 @@ def anything(services: Endpoints) -> str:
 
 
 def send_packed(services: Endpoints, topic: str, partition: int, codec: str, *values: bytes) -> None:
-    """Send a batch of records, each a minute older than the next; the last one is of now."""
+    """Send a batch of records, each a minute older than the next; the time of the last is now."""
     options = {"compression.type": codec, "linger.ms": 100, "message.max.bytes": 200 * MIB}
     producer = Producer({"bootstrap.servers": services.kafka, **options})
     for ago, value in zip(reversed(range(len(values))), values, strict=True):
@@ -111,7 +111,7 @@ def send_packed(services: Endpoints, topic: str, partition: int, codec: str, *va
 def test_a_records_age_is_that_of_its_batch_whatever_packed_it_and_no_age_where_its_time_says_nothing(
     services: Endpoints, broker: Broker, anything: str
 ) -> None:
-    """-1 is Kafka's "no timestamp"; others are microseconds, the future, and years that no calendar has."""
+    """-1 is Kafka's "no timestamp"; the others are microseconds, the future, and years in no calendar."""
     for partition, codec in enumerate(CODECS):
         send_packed(services, anything, partition, codec, b"first", b"second")
     odd = (-1, -(10**17), 1000 * NOW_MS, NOW_MS + 10 * MINUTE_MS, 2**62)

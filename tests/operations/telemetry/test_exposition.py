@@ -1,4 +1,4 @@
-"""What a scraper gets: the text parsed by another reader, and probes answered over HTTP."""
+"""What a scraper gets: text parsed by another library, and probes answered over HTTP."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...], float]
 
 
 def samples_of(registry: CollectorRegistry) -> set[Sample]:
-    """Return what the registry exposes, by the parser of OpenMetrics, but for times of creation."""
+    """Return what the registry exposes, as parsed by the OpenMetrics parser, without creation times."""
     text = generate_latest(registry).decode()  # type: ignore[no-untyped-call]
     return {
         (sample.name, tuple(sorted(sample.labels.items())), float(sample.value))
@@ -138,7 +138,7 @@ def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> 
     metrics.on_batch(BatchDone("silver.metrics_events", 0, result, 0.5))
     metrics.on_batch(BatchDone("silver.metrics_events", 1, BatchResult(2, {"metrics_events": 2}), 0.5))
     metrics.on_phases("silver.metrics_events", {"plan": 1500, "process": 500})
-    metrics.on_batch(BatchDone("silver.metrics_events", None, BatchResult(0), 0.25))  # by the clock
+    metrics.on_batch(BatchDone("silver.metrics_events", None, BatchResult(0), 0.25))  # triggered by the clock
     labels = (("layer", "silver"), ("stream", "metrics"), ("table", "metrics_events"))
     found = samples_of(metrics.registry)
     assert {sample for sample in found if sample[0].startswith("lakehouse_records")} == {
@@ -166,7 +166,7 @@ def test_a_driver_counts_how_long_kafka_and_redis_take(metrics: DriverMetrics) -
 
 
 def check_with_promtool(registry: CollectorRegistry) -> str:
-    """Return what promtool says of what the registry exposes to a real Prometheus."""
+    """Return promtool's verdict on what the registry exposes to a real Prometheus."""
     program = shutil.which("promtool")
     assert program is not None, "promtool is missing: scripts/prometheus.sh installs it"
     done = subprocess.run(
@@ -203,7 +203,7 @@ def address(metrics: DriverMetrics) -> Iterator[str]:
 
 
 def get(url: str, accept: str = "") -> tuple[int, str, str]:
-    """Return status, type and body."""
+    """Return the status, content type and body."""
     try:
         with urlopen(Request(url, headers={"Accept": accept}), timeout=10) as answer:  # noqa: S310
             return answer.status, answer.headers["Content-Type"], answer.read().decode()

@@ -1,6 +1,6 @@
-"""A log that is not on a disk: the same facts, with as few looks as each of them is a request.
+"""A log that is not on a disk: the same facts, with few looks, because each of them is a request.
 
-It lies in Arrow's file system in memory.
+It is in Arrow's in-memory file system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were looked for."""
+    """Record the names of the files that are looked for."""
     found, find = list[str](), lake_files._Far.find
 
     def counted(files: lake_files._Far, name: str) -> Found | None:

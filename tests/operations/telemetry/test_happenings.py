@@ -1,4 +1,4 @@
-"""What telemetry takes from ops.events, appended and compacted as every process does it."""
+"""What telemetry reads from ops.events, appended and compacted as every process does it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
     append(lake, [event(Kind.AUDIT, "sales", AT, clean=True), event(Kind.GATE, "sales", later, clean=True)])
     found.refresh()
     odd = [replace(event(Kind.AUDIT, "sales", AT), details=text) for text in ("no json", "[]", "7")]
-    append(lake, [*odd, *(replace(one, kind=Kind.STOP) for one in odd)])  # which others have written
+    append(lake, [*odd, *(replace(one, kind=Kind.STOP) for one in odd)])  # written by others
     found.refresh()
     assert [found.audit_of(name) for name in ("sales", "calls", "metrics")] == [
         Audit(later, is_clean=False),

@@ -1,4 +1,4 @@
-"""A stream's word and its reason, from what has been seen of it."""
+"""A stream's health and its reason, derived from what has been observed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def health(
     queries: Sequence[QueryState] = QUERIES,
     refused: Sequence[Refused] = (),
 ) -> Health:
-    """Return what is said of a stream with so many records waiting, for so many seconds."""
+    """Return the health of a stream with this many records waiting, for this many seconds."""
     layers = [
         LayerLag("silver", "silver.a", "bronze.a", *silver, reason=reason),
         LayerLag("export", "export.a", "gold.a", *export),
@@ -117,7 +117,7 @@ def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() 
 
 
 def test_what_waits_for_an_unknown_time_leaves_a_stream_unknown_unless_it_is_worse() -> None:
-    """A bronze that was stuck for an hour was called well while nobody could read its records' times."""
+    """Bronze, stuck for an hour, was once reported as well because its records' times could not be read."""
     untold = "the time of the record at offset 5 is unknown"
     assert health(unrun={}, topic=(5_000_000, None), reason=untold) == Health(
         Word.UNKNOWN, f"5,000,000 records of t wait for bronze; their age is unknown: {untold}"

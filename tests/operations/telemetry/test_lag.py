@@ -1,6 +1,6 @@
-"""Backlogs, versions and words of health from the logs of a lake that nobody runs, counted by hand.
+"""Backlogs, versions and health from the logs of a lake that nobody runs; expected values counted by hand.
 
-`lakes.caught_up` says what is in it. There is no broker, and the exports have sent nothing.
+`lakes.caught_up` describes its contents. There is no broker, and the exports have sent nothing.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def layer(state: StreamState, query: str) -> LayerLag:
 
 
 def lag_of(settings: Settings, query: str) -> LayerLag:
-    """What waits before a query of metrics."""
+    """Return what waits for a metrics query."""
     return layer(seen(settings, "metrics"), query)
 
 
 def since(time_of_day: str) -> float:
-    """The seconds from a time of the day until now."""
+    """Return the seconds from a time of day until now."""
     return (NOW - pipeline.utc(DAY.format(time_of_day))).total_seconds()
 
 
@@ -118,7 +118,7 @@ def test_a_micro_batch_is_not_waited_for_from_the_commit_on_that_has_its_rows(
 def test_a_micro_batch_that_was_killed_before_the_table_that_says_so_is_waited_for(
     settings: Settings, logs: Logs
 ) -> None:
-    """Rows that silver refuses are in the dead letters first, which note the same of themselves."""
+    """Rows that silver refuses reach the dead letters first, which note the same position."""
     logs.step_back(SILVER)
     logs.create("silver.dead_letters", AT)
     of_letters = f"{SILVER} of {SILVER} reads {BRONZE}"
@@ -155,13 +155,13 @@ ALL_FILES = 1 << 62
         ({READS: 1}, (42, "08:12:00", 2)),  # the first version has no rows
         ({READS: 2}, (4, "08:13:00.200", 1)),
         ({READS: 3}, (0, None, 0)),
-        ({f"{READS}@1": 0}, (42, "08:11:58", 2)),  # it begins with the files of version 1, the oldest first
+        ({f"{READS}@1": 0}, (42, "08:11:58", 2)),  # it starts with the files of version 1, oldest first
         ({f"{READS}@1": 1}, (42 - 13, "08:11:59", 2)),
         ({f"{READS}@1": 2}, (4, "08:13:00.200", 1)),
         ({f"{READS}@2": 0}, (42, "08:11:58", 1)),
         ({f"{READS}@2": 3}, (3, "08:12:59.200", 1)),
         ({f"{READS}@2": 4}, (0, None, 0)),
-        ({READS: 2, f"{READS}@1": ALL_FILES}, (4, "08:13:00.200", 1)),  # it has begun long ago
+        ({READS: 2, f"{READS}@1": ALL_FILES}, (4, "08:13:00.200", 1)),  # it began long ago
     ],
 )
 def test_what_lies_behind_a_position_waits(
@@ -178,7 +178,7 @@ def test_what_lies_behind_a_position_waits(
 def test_files_with_which_a_query_begins_are_those_of_their_version_whatever_became_of_them(
     settings: Settings, logs: Logs
 ) -> None:
-    """Compaction has put one file in the place of all four, and that adds no row."""
+    """Compaction has replaced all four files with one, which adds no rows."""
     shutil.rmtree(logs.path(SILVER))
     logs.create(SILVER, AT)
     logs.append(SILVER, AT, (13,), {f"{READS}@2": 1})
@@ -231,7 +231,7 @@ def test_a_note_of_another_table_or_one_that_was_cut_off_tells_of_nothing_sent(
 
 
 def test_an_export_has_come_as_far_as_the_note_of_its_topic_says(settings: Settings, logs: Logs) -> None:
-    """A table without a topic goes to Redis alone, and its note has that name."""
+    """A table without a topic goes only to Redis, and its note is named after Redis."""
     logs.note_sent(GOLD, "another-topic", 3)
     assert lag_of(settings, EXPORT).records == 5
     logs.note_sent("gold.product_sales", "redis", 3)
@@ -283,7 +283,7 @@ def test_a_source_that_is_older_than_what_was_read_of_it_has_a_reason_in_place_o
 
 
 def test_of_a_source_that_was_made_anew_nothing_has_been_read(settings: Settings, logs: Logs) -> None:
-    """The position that silver notes is of the table with the other id, though the name is the same."""
+    """The position that silver notes belongs to a table with another id but the same name."""
     shutil.rmtree(logs.path(BRONZE))
     logs.create(BRONZE, AT, id_="5d0f")
     logs.append(BRONZE, DAY.format("08:21:00"), (6,))
@@ -311,7 +311,7 @@ def test_a_stream_says_its_tables_queries_and_times(settings: Settings, logs: Lo
         QueryState("bronze.transactions", "bronze", 2, pipeline.utc("2026-11-22T08:13:00.200")),
         QueryState("silver.transactions", "silver", 2, pipeline.utc("2026-11-22T08:13:20")),
         QueryState("gold.user_transactions_5m", "gold", 2, pipeline.utc("2026-11-22T08:13:40")),
-        # The last version that it has sent, and when it noted that.
+        # The last version it sent, and when it noted that.
         QueryState("export.user_transactions_5m", "export", 1, pipeline.utc("2026-11-22T08:14:00")),
     ]
     assert state.gate is None
@@ -413,7 +413,7 @@ ALL = ("bronze", "silver", "gold", "export")
 
 
 def keep_running(settings: Settings, *layers: str) -> None:
-    """Let a process of another host have given a sign of life just now."""
+    """Record a sign of life given just now by a process on another host."""
     run = Run("elsewhere", 7, layers, ("metrics",), NOW - timedelta(hours=1), NOW, None)
     file = runs.file_of(settings.home, run.host, run.pid)
     file.parent.mkdir(parents=True)

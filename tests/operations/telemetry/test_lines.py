@@ -1,4 +1,4 @@
-"""What a run says, as text and as JSON."""
+"""The lines a run prints, as text and as JSON."""
 
 from __future__ import annotations
 

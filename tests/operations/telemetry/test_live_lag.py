@@ -1,6 +1,6 @@
-"""Lag beside a real broker and real layers: as many wait as were sent, none once they are written.
+"""Lag with a real broker and real layers: all records sent wait until they are written.
 
-`test_lag` has the cases, of logs written by hand; here the logs are the ones that layers write.
+`test_lag` has the cases, with logs written by hand; here the layers write the logs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.settings import MakeSettings
 
 
 def events(count: int, at: datetime) -> list[Raw]:
-    """Return events of one window, in two partitions by turns."""
+    """Return events of one window, alternating between two partitions."""
     text = '{{"serviceId": "auth", "metricName": "latency", "value": 1.5, "timestamp": {}}}'
     return [
         Raw(text.format(int(at.timestamp() * 1000)).encode(), partition=number % 2) for number in range(count)
@@ -40,7 +40,7 @@ def waiting(state: StreamState) -> tuple[list[int | None], dict[str, int | None]
 
 
 def committed(settings: Settings) -> list[int | None]:
-    """Return what another client finds of the group of bronze."""
+    """Return the offsets of bronze's group as another client sees them."""
     consumer = KafkaConsumer(
         bootstrap_servers=settings.kafka.bootstrap_servers, group_id=f"lakehouse-bronze-{SOURCE.table}"
     )
@@ -55,7 +55,7 @@ def committed(settings: Settings) -> list[int | None]:
 def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_told(
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, refusals: int, noticed: int
 ) -> None:
-    """A new broker makes the topic of its groups when it is first asked for one."""
+    """A new broker creates its groups topic when it is first asked for a group."""
     settings, notices, asked = make_settings({"kafka.topic_partitions": 2}), list[str](), 0
     pipeline.send(settings, events(7, datetime.now(UTC)))
     logs, at = Logs(Path(settings.lake)), DAY.format("08:12:00")
@@ -120,14 +120,14 @@ def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings
     ]
     times = [query.done_at for query in state.queries if query.done_at is not None]
     assert len(times) == 4
-    assert [at, *times] == sorted([at, *times])  # one layer has run after the other
+    assert [at, *times] == sorted([at, *times])  # the layers ran one after the other
 
     pipeline.send(settings, events(2, at))
     assert waiting(look()) == ([1, 1], {SILVER: 0, GOLD: 0, export: 0})
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
     groups.commit()
     assert committed(settings) == [5, 4]
-    assert waiting(look())[1][export] == 2  # one row, as it was and as it is
+    assert waiting(look())[1][export] == 2  # one row, before and after the change
     pipeline.run_layers(spark, settings, "export")
     assert waiting(look()) == ([0, 0], {SILVER: 0, GOLD: 0, export: 0})
     groups.close()
@@ -138,10 +138,10 @@ def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings
 def test_of_a_large_table_with_which_a_query_begins_what_it_has_not_read_waits(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    """Its first commits have left the log, so silver begins with its files: here one in a micro-batch."""
+    """Its first commits have left the log, so silver starts with its files, here one per micro-batch."""
     settings, now = lake_settings.changed({"run.max_bytes": 1}), datetime.now(UTC)
     counts = (2, 3, 4)
-    for number, count in enumerate(counts):  # by seconds: statistics have milliseconds
+    for number, count in enumerate(counts):  # seconds apart: statistics have only milliseconds
         at = now + timedelta(seconds=number)
         first = sum(counts[:number])
         pipeline.land(spark, settings, [events(count, now)], landed_at=at, first_offset=first)

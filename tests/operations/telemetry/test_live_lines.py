@@ -17,7 +17,7 @@ NOON = pipeline.utc("2026-03-01T12:00:00")
 
 
 class Terminal:
-    """Lines of metrics and sales on a terminal, at a time of the test's choosing, in seconds."""
+    """Lines of metrics and sales on a terminal, at a time in seconds that the test sets."""
 
     def __init__(self, *layers: LayerName, width: int = 160) -> None:
         self.now = 100.0
@@ -57,7 +57,7 @@ def test_a_stream_has_a_line_of_rates_seconds_ages_and_what_waits() -> None:
         terminal.done("bronze.metrics_events", 30_000, 0.31, at=second)
         terminal.done("silver.metrics_events", 29_000, 0.62, at=second + 0.5)
     terminal.done("gold.metrics_summary_10m", 29_000, 0.9, at=108)
-    terminal.done("gold.metrics_1m", 0, 0.1, at=109)  # which is no news
+    terminal.done("gold.metrics_1m", 0, 0.1, at=109)  # no rows, so no news
     terminal.now = 110
     assert terminal.rows() == [
         "stream health records/s bronze silver gold export waiting",

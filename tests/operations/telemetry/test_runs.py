@@ -1,4 +1,4 @@
-"""Which processes run a stream: what they leave while they live, and who counts as gone."""
+"""Which processes run a stream: the files they keep while alive, and when they count as gone."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_process_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) 
     keep(tmp_path, mine)
     assert read_runs(tmp_path, AT) == [mine]
     process.kill()
-    await_(lambda: read_runs(tmp_path, AT) == [])  # though nobody has collected it yet
+    await_(lambda: read_runs(tmp_path, AT) == [])  # although it has not been reaped yet
     process.communicate()
     assert not file_of(tmp_path, mine.host, mine.pid).exists()
 
@@ -132,7 +132,7 @@ def test_layers_that_nothing_runs_are_so_since_they_were_stopped_or_last_wrote()
     stops = {"bronze": before, "silver": AT - timedelta(minutes=1), "gold": AT - timedelta(minutes=6)}
     assert unrun(queries, [run], stops, AT) == {
         "silver": AT - timedelta(minutes=1),
-        "gold": before,  # started again after it was stopped, and killed
+        "gold": before,  # restarted after it was stopped, then killed
         "export": None,
     }
 

@@ -1,4 +1,4 @@
-"""The telemetry server as hostile peers meet it, over real sockets: nobody needs a token to reach it."""
+"""The telemetry server facing hostile peers over real sockets: nobody needs a token to reach it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connected(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 
 def asked(port: int, path: bytes = b"/health/live", host: str = "127.0.0.1") -> bytes:
-    """The answer to a request, in a connection of its own."""
+    """Return the answer to a request on a connection of its own."""
     with connected(port, host) as client:
         client.sendall(GET % path + b"\r\n")
         return all_of(client)
@@ -65,7 +65,7 @@ def test_sixty_half_requests_take_neither_sixty_threads_nor_the_place_of_a_whole
         assert asked(port).startswith(b"HTTP/1.0 200")
         assert asked(port, b"/metrics").startswith(b"HTTP/1.0 200")
         assert [all_of(client) for client in half[:44]] == [b""] * 44  # the oldest ones were cut
-        while len(threads_of_connections()) > 16:  # those of cut connections are ending
+        while len(threads_of_connections()) > 16:  # those of cut connections are still ending
             time.sleep(0.01)
 
 
@@ -103,7 +103,7 @@ def test_a_request_has_a_deadline_as_a_whole_and_a_size(drops: Iterator[bytes], 
         dripping.start()
         try:
             said = client.recv(65_536)
-        except ConnectionResetError:  # it came with bytes that nobody had read
+        except ConnectionResetError:  # the server closed with bytes still unread
             said = b"HTTP/1.0 " + status
         finally:
             cut.set()

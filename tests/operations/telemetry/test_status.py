@@ -1,4 +1,4 @@
-"""`lakehouse status` of a lake that nobody runs, as a user sees it."""
+"""`lakehouse status` for a lake that nobody runs, as a user sees it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = pipeline.utc("2026-11-22T09:00:00")
 
 
 def make_lake(directory: Path) -> Settings:
-    """Return the settings of a lake that has caught up but for the exports, with an open dead letter."""
+    """Return settings of a lake that has caught up, except for the exports, with an open dead letter."""
     settings = load_settings().changed(
         {
             "lake": str(directory / "lake"),
@@ -90,7 +90,7 @@ def test_status_in_a_pipe_is_printed_once(lake: Path, monkeypatch: pytest.Monkey
 
 
 def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
-    """Return what a terminal of the width shows of one stream, without blanks at the lines' ends."""
+    """Return what a terminal of this width shows for one stream, without trailing spaces."""
     settings = make_lake(tmp_path)
     for run in runs:
         file = file_of(settings.home, run.host, run.pid)

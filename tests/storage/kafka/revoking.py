@@ -1,4 +1,4 @@
-"""Rights are taken away by tests alone."""
+"""Only tests revoke rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.storage.kafka.rights import Right, as_acl
 
 
 def revoke(admin: KafkaAccess, user: str, right: Right) -> None:
-    """Take a right away from a user."""
+    """Revoke a right of a user."""
     one = as_acl(user, right)
     pattern = one.resource_pattern
     gone = ACLFilter(

@@ -1,4 +1,4 @@
-"""Clients with every property that the settings allow: those that a client sets itself are its own."""
+"""Clients with every property that the settings allow; what a client sets itself takes precedence."""
 
 from __future__ import annotations
 

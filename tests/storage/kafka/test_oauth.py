@@ -1,4 +1,4 @@
-"""OAUTHBEARER: tokens for a client's id and secret, from a server in this test, on a real broker."""
+"""OAUTHBEARER on a real broker: a server in this test issues tokens for a client's id and secret."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.kafka.transactions import Record, Transactions
 from lakehouse.storage.spark.kafka_source import read_between
 
-SECRET = "a secret with / and :"  # noqa: S105 - of nobody
+SECRET = "a secret with / and :"  # noqa: S105 - not a real one
 _LOGIN = "org.apache.kafka.common.security.oauthbearer"
 _VALIDATOR = f"{_LOGIN}.OAuthBearerValidatorCallbackHandler"
 
 
 class Issuer:
-    """Gives tokens to the client `lakehouse`, for which a form has asked in the way of RFC 6749."""
+    """Issues tokens to the client `lakehouse`, requested with a form as in RFC 6749."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(65_537, 2_048)
@@ -62,7 +62,7 @@ def _encoded(data: bytes) -> str:
 
 @contextmanager
 def serving(issuer: Issuer) -> Iterator[str]:
-    """Serve the issuer at /token and its keys at /jwks; yields the address."""
+    """Serve the issuer at /token and its keys at /jwks; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Other versions of Kafka's broker than the sandbox's; docs/services-and-stores.md lists what was run."""
+"""Versions of Kafka's broker other than the sandbox's; docs/services-and-stores.md lists those tested."""
 
 from __future__ import annotations
 

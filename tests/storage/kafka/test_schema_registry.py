@@ -1,6 +1,6 @@
-"""What a registry's answers mean, of one id and of the whole registry, from servers that give each of them.
+"""What a registry's answers mean for one id and for the whole registry, from servers that give each of them.
 
-A real registry gives only some (tests/integration/test_formats.py).
+A real registry gives only some of them (tests/integration/test_formats.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NO_SCHEMA = (404, b'{"error_code":40403,"message":"Schema 7 not found"}')
 NO_PATH = (
     404,
     b'{"error_code":404,"message":"HTTP 404 Not Found"}',
-)  # of Confluent, for an id beyond 32 bits
+)  # Confluent's, for an id beyond 32 bits
 
 
 class Answering:
-    """A server with an answer for each path, and one for all others; it counts connections."""
+    """A server with an answer for each path given and one for all others; it counts connections."""
 
     def __init__(self, answers: Answers, other: tuple[int, bytes]) -> None:
         self.paths: list[str] = []

@@ -1,4 +1,4 @@
-"""A broker with TLS, users and rights: who is let in, and what is said of a right that is missing."""
+"""A broker with TLS, users and rights: who is let in, and how a missing right is reported."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_user_is_let_in_by_a_password_or_a_certificate(secured: Secured) -> No
         pytest.param(
             {"protocol": "PLAINTEXT"},
             "cannot be used: connection closed by peer.*check kafka.security_protocol",
-            marks=pytest.mark.soak,  # librdkafka waits for some seconds
+            marks=pytest.mark.soak,  # librdkafka waits a few seconds
         ),
         ({"servers": "127.0.0.1:1"}, "no Kafka broker at 127.0.0.1:1 .nothing accepts connections there"),
     ],
@@ -233,6 +233,6 @@ def test_the_doctor_lists_the_missing_rights_and_no_others(secured: Secured, top
 
 
 def withdraw(secured: Secured, topic: str) -> None:
-    """Take away what other tests have granted."""
+    """Revoke what other tests have granted."""
     for right in ALL:
         revoke(secured.admin, "lakehouse", replace(right, name=right.name.format(topic=topic)))

@@ -1,4 +1,4 @@
-"""The pipeline as processes on a broker with TLS, users and rights: with the listed ones, and one missing."""
+"""The pipeline as processes on a broker with TLS and users: with exactly the listed rights, or one fewer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVENTS = 400
 
 @dataclass(frozen=True)
 class Secured:
-    """A home with a secured broker, the environment of its user and of its producer, and the secrets."""
+    """A home with a secured broker, its administrator, and the environments of its user and producer."""
 
     home: Path
     settings: Settings
@@ -144,14 +144,14 @@ def is_more_often(run: Process, text: str, before: int) -> bool:
 
 
 def failing(secured: Secured) -> dict[str, str | None]:
-    """What each step fails with at present, by status."""
+    """Return each step's current error, according to status."""
     status = finish([LAKEHOUSE, "status", "--format", "json"], secured.user)
     runs = [run for stream in json.loads(status.stdout)["streams"] for run in stream["runs"]]
     return {query["name"]: query["error"] for run in runs for query in run["queries"]}
 
 
 def shown(spark_ui: str) -> list[str]:
-    """What Spark's own pages and its API show of the run."""
+    """Return what Spark's own pages and its API show of the run."""
     api = f"{spark_ui}/api/v1/applications"
     app = json.loads(fetched(api))[0]["id"]
     listed = fetched(f"{api}/{app}/sql?details=true&planDescription=true&length=500")
@@ -162,12 +162,12 @@ def shown(spark_ui: str) -> list[str]:
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - of this machine
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - on this machine
         return str(answer.read().decode())
 
 
 def found(secured: Secured, *texts: str) -> list[str]:
-    """Where a password or a key is: in outputs, command lines, and files but for their own."""
+    """Return where a password or a key appears: outputs, command lines, and files other than its own."""
     own = secured.home / "kafka" / "security"
     secrets = [(own / f"{user}.password").read_bytes() for user in ("lakehouse", "producer")]
     secrets += [path.read_bytes().splitlines()[1] for path in own.glob("*-key.pem")]

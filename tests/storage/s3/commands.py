@@ -1,9 +1,9 @@
-"""Commands of `lakehouse`, one after the other, on one Spark session: a process of its own, with S3's jars.
+"""Commands of `lakehouse`, one after another, on one Spark session: a process of its own, with S3's jars.
 
 python -m tests.storage.s3.commands COMMANDS    a JSON list of lists of arguments
 
-Prints a line of JSON for each: its exit code and what it printed. `upkeep TABLE` is none of them: it removes
-at once what upkeep leaves for two days, and says how many data files and how many commits are left.
+Prints a line of JSON for each: its exit code and output. `upkeep TABLE` is an extra command: it immediately
+removes what upkeep keeps for two days, and prints how many data files and commits are left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(commands: Sequence[Sequence[str]]) -> None:
 def _upkeep(lake: Lake, table: str) -> dict[str, Any]:
     layer, _, name = table.partition(".")
     path = lake.path(layer, name)
-    lake.spark.sql(f"UPDATE delta.`{path}` SET count = count")  # leaves what nobody needs any more
+    lake.spark.sql(f"UPDATE delta.`{path}` SET count = count")  # leaves files that nobody needs any more
     upkeep.optimize(lake.spark, path, None, 1 << 20)
     counted = upkeep.vacuum(lake.spark, path, timedelta(0), dry_run=True)
     removed = upkeep.vacuum(lake.spark, path, timedelta(0), dry_run=False)

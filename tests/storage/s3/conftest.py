@@ -11,6 +11,6 @@ from tests.support import seaweed
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a SeaweedFS with an empty bucket."""
+    """Yield the URL of a SeaweedFS with an empty bucket."""
     with seaweed.running(tmp_path_factory.mktemp("store") / "weed") as endpoint:
         yield endpoint

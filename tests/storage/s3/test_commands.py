@@ -1,4 +1,4 @@
-"""Every command over a lake of all streams on S3: what it finds and does there is what it is on a disk."""
+"""Every command on a lake of all streams on S3: it finds and does the same as on a disk."""
 
 from __future__ import annotations
 

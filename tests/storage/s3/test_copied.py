@@ -12,11 +12,11 @@ from pyarrow.fs import FileSelector, FileType
 from tests.support.processes import LAKEHOUSE, finish
 from tests.support.seaweed import BUCKET, environment, files_of
 
-EVENTS = "ops/events/"  # to which each command adds
+EVENTS = "ops/events/"  # each command adds to it
 
 
 def files_below(root: Path) -> dict[str, bytes]:
-    """Every file of the tables but for events, by its path."""
+    """Return every file of the tables except events, by path."""
     found = {str(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
     return {name: file.read_bytes() for name, file in found.items() if not name.startswith(("_", EVENTS))}
 

@@ -1,4 +1,4 @@
-"""All four streams through all layers on a store of S3, with a run that is killed again and again."""
+"""All four streams through all layers on an S3 store, with a run that is killed again and again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATABASE = 11
 KILLS = 5
 RATE = 40
 SHAPE = {"calls": {"gap": "3s", "grace": "5s"}, "sales": {"threshold": 100}}
-CLOSED_S = 10  # a call is over so long after its last event
+CLOSED_S = 10  # how long after its last event a call is over
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def there(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def killed(there: Place, store: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a lake that a run has filled which was killed after commits of random steps.
+    """Return the environment of a lake filled by a run that was killed after commits of random steps.
 
-    It dies when the store has a commit and the run has not been told.
+    It dies when the store has a commit but the run has not been told.
     """
     directory, rng = tmp_path_factory.mktemp("runs"), Random(39)
     shape = {"LAKEHOUSE_STREAMS": json.dumps(SHAPE)}
@@ -79,7 +79,7 @@ def killed(there: Place, store: str, tmp_path_factory: pytest.TempPathFactory) -
 def here(
     there: Place, killed: dict[str, str], store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
-    """The settings of a copy of that lake on this machine, for the oracles."""
+    """Return the settings of a copy of that lake on this machine, for the oracles."""
     assert killed["LAKEHOUSE_LAKE"].endswith(PREFIX)
     lake = tmp_path_factory.mktemp("here") / "lake"
     copy_files(

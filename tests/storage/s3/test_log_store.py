@@ -1,4 +1,4 @@
-"""Commits on S3: no two writers get the same number, and a writer knows its own when an answer is lost."""
+"""Commits on S3: no two writers get the same number, and a writer whose answer is lost recognizes its own."""
 
 from __future__ import annotations
 

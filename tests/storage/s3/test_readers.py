@@ -1,4 +1,4 @@
-"""Whoever reads a lake without a JVM says the same of one on S3 as of one on a disk."""
+"""Readers without a JVM report the same for a lake on S3 as for one on a disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty lake on S3, which readers without a JVM find."""
+    """Return an empty lake on S3 that readers without a JVM can reach."""
     reach(store, monkeypatch)
     return f"s3a://{BUCKET}/readers-{uuid.uuid4().hex}"
 
@@ -95,7 +95,7 @@ def test_status_says_the_same_with_a_request_for_each_table_that_has_not_changed
 
 
 def test_a_log_begins_at_its_checkpoint(lake: str, session_settings: Settings, tmp_path: Path) -> None:
-    """Rows, gates and the notes of an export, too: deltalake has written these tables."""
+    """The tables of rows, letters and gates were written by deltalake."""
     made = ServedLake(on_lake(session_settings, lake, tmp_path))
     for _ in range(3):
         table = made.write(METRICS_1M, [minute(), minute("checkout")])
@@ -133,7 +133,7 @@ def test_the_api_answers_from_gold_letters_and_ops(
         latest = got("/api/metrics/latest?service=checkout&metric=cpu")
         assert (latest["source"], latest["version"], latest["data"]["avg"]) == ("gold", 0, 4.0)
         made.write(METRICS_1M, [minute("checkout", start_ms=NOON_MS + MINUTE_MS, avg=5.0)])
-        time.sleep(0.6)  # a table there is looked at twice a second
+        time.sleep(0.6)  # a table there is checked twice a second
         latest = got("/api/metrics/latest?service=checkout&metric=cpu")
         assert (latest["source"], latest["version"], latest["data"]["avg"]) == ("gold", 1, 5.0)
         (counted,) = got("/api/v1/dead-letters/counts")["counts"]

@@ -1,4 +1,4 @@
-"""What a trip of a stream asks of its store, which is what a user pays for."""
+"""The requests that one trip of a stream sends to its store, which users pay for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATABASE = 13
 WARM, TRIPS = 6, 12
 RATE = 200
 MOST = 25
-"""PUT and LIST of a trip; the store's owner charges ten times as much for them as for GET and HEAD."""
+"""PUTs and LISTs per trip; the store's provider charges ten times as much for them as for GETs and HEADs."""
 LANDED = re.compile(r"/bronze/metrics_events/_delta_log/\d{20}\.json$")
 
 
@@ -41,5 +41,5 @@ def test_a_trip_of_metrics_puts_and_lists_little(store: str, services: Endpoints
 
 
 def landed(seen: list[proxy.Request]) -> int:
-    """How many commits to bronze there were."""
+    """Return the number of commits to bronze."""
     return sum(one.method == "PUT" and LANDED.search(one.path) is not None for one in list(seen))

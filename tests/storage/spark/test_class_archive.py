@@ -1,4 +1,4 @@
-"""An archive of classes that was made for other jars costs a start its speed, and nothing else."""
+"""A class archive made for other jars only makes a start slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for Python: a partition at a time, and without a trace of them in the driver."""
+"""Rows for Python: one partition at a time, and with no trace left in the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_driver_keeps_nothing_of_rows_that_have_been_read(spark: SparkSessio
     rows = spark.range(4, numPartitions=2)
     joined, before = rows.join(F.broadcast(rows), "id"), jobs_kept(spark, patience_s=0)
 
-    spark.sparkContext.setLocalProperty("spark.sql.execution.id", "999999999")  # of a query that has ended
+    spark.sparkContext.setLocalProperty("spark.sql.execution.id", "999999999")  # a query that has ended
 
     assert sorted(streamed(joined)) == [Row(id=0), Row(id=1), Row(id=2), Row(id=3)]
     assert jobs_kept(spark, before) == []

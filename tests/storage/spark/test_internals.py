@@ -1,6 +1,6 @@
-"""Private members of Spark, py4j and Delta: that all are there, and that nobody else touches them.
+"""Private members of Spark, py4j and Delta: all exist, and no other module uses them.
 
-After an upgrade, this file says what is missing. Everything else may then fail for that reason.
+After an upgrade, this file says what is missing, which may be why everything else fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 HOMES = {"lakehouse/storage/spark/internals.py", "lakehouse/storage/tables/delta_internals.py"}
 PRIVATE = {"_gateway", "_jc", "_jdf", "_jreader", "_jsc", "_jschema", "_jsession", "_jsparkSession", "_jvm"}
 MODULES = ("py4j.java_gateway", "pyspark.java_gateway", "pyspark.sql.classic")
-PUBLIC = {"createDataFrame", "fromJson", "getVersion", "modificationTime"}  # others have them, too
+PUBLIC = {"createDataFrame", "fromJson", "getVersion", "modificationTime"}  # other objects have them, too
 OF_DELTA = {
     name
     for name in (member.signature.partition("(")[0] for member in delta_members.MEMBERS)
@@ -87,7 +87,7 @@ def _sources() -> Iterator[str]:
 
 
 def _private_in(file: str) -> Iterator[str]:
-    """Yield what a file has of the JVM, of PySpark's private modules, and of Delta's members."""
+    """Yield a file's uses of the JVM, of PySpark's private modules, and of Delta's members."""
     for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr in PRIVATE | OF_DELTA:
             yield node.attr

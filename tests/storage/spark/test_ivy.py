@@ -1,4 +1,4 @@
-"""Runtime jars are fetched by the coordinates that the lock has."""
+"""Runtime jars are fetched by their locked coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a JVM needs of the machine is looked at before one starts; what is missing is one line."""
+"""What a JVM needs from the machine is checked before it starts; anything missing is reported in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except ServiceError as error:
 
 
 def said_by(call: str, shell: str, *shell_command: str, tmpdir: Path) -> str:
-    """Return what a function says in a process that a shell has prepared."""
+    """Return what a function says in a process prepared by a shell."""
     python = [sys.executable, "-c", CALL.format(call)]
     command = [*shell_command, "sh", "-c", f'{shell} && exec "$0" "$@"', *python]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmpdir)}

@@ -1,4 +1,4 @@
-"""What Spark's JVM says reaches standard error, but for two warnings of every start."""
+"""The output of Spark's JVM reaches standard error, except for two warnings at every start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of rows whose plan is kept: when it is, when not, and that the rows are the same."""
+"""Functions of rows whose plan is kept: when it is, when it is not, and always with the same rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.storage.spark.kept import Kept
 
 
 class _Counted:
-    """A function of rows, and how often it was applied."""
+    """A function of rows that counts how often it was applied."""
 
     def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:
         self._function = function
@@ -138,7 +138,7 @@ def test_what_cannot_be_kept_is_applied_to_each_frame(
 
     assert _found(kept.of(_numbers(spark, 7))) == [7]
     assert _found(kept.of(_numbers(spark, 8))) == [8]
-    assert counted.times == 3  # once of the placeholder
+    assert counted.times == 3  # one of them for the placeholder
 
 
 def test_results_can_be_joined_with_each_other_and_with_themselves(spark: SparkSession) -> None:
@@ -152,7 +152,7 @@ def test_results_can_be_joined_with_each_other_and_with_themselves(spark: SparkS
 
 
 def test_partitions_are_computed_at_the_same_time_by_functions_of_their_own(spark: SparkSession) -> None:
-    """A parser of JSON is not safe for two threads."""
+    """A JSON parser is not thread-safe."""
     texts = [f'{{"a": {n}}}' for n in range(2_000)]
     kept = Kept(lambda rows: rows.select(F.from_json("text", "a long")["a"].alias("found")))
 

@@ -1,4 +1,4 @@
-"""Files of this machine's disk, by the classes of lakehouse/storage/spark/scala/disk."""
+"""Files on this machine's disk, through the classes in lakehouse/storage/spark/scala/disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_S = 3600.0
 
 
 def context(spark: SparkSession) -> Any:
-    """Return what Delta writes its log by."""
+    """Return the file context that Delta uses to write its log."""
     jvm: Any = spark._jvm
     return jvm.org.apache.hadoop.fs.FileContext.getFileContext(spark.sparkContext._jsc.hadoopConfiguration())
 
@@ -34,7 +34,7 @@ def path_of(spark: SparkSession, path: Path) -> Any:
 
 
 def rename(spark: SparkSession, source: Path, target: Path, *options: str) -> str:
-    """Rename a file; return nothing, or the class of the error."""
+    """Rename a file; return the class of the error, or "" if there is none."""
     jvm: Any = spark._jvm
     kinds = jvm.org.apache.hadoop.fs.Options.Rename
     gateway: Any = spark.sparkContext._gateway
@@ -49,12 +49,12 @@ def rename(spark: SparkSession, source: Path, target: Path, *options: str) -> st
 
 
 def faults_of_children(pid: int) -> int:
-    """Return how many pages the ended children of a process have used: some hundred each."""
+    """Return how many pages the ended children of a process have used: a few hundred each."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8])
 
 
 def test_a_commit_starts_no_process(spark: SparkSession, lake: Lake) -> None:
-    """If one did, each would; what else the session has been asked to do may end a process beside one."""
+    """If one did, each would; other work of the session may end a process during one of them."""
     numbers = lake.ensure(TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",)))
     jvm = application()[1].pid
     faults = []
@@ -112,7 +112,7 @@ def test_permissions_are_those_asked_for(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_directory_of_a_group_stays_the_groups(spark: SparkSession, tmp_path: Path) -> None:
-    """What is made below a directory with the bit that hands its group on has that bit, too."""
+    """Directories made below one with the setgid bit have that bit, too."""
     tmp_path.chmod(0o2755)
     system = path_of(spark, tmp_path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
     system.mkdirs(path_of(spark, tmp_path / "table"))

@@ -1,4 +1,4 @@
-"""Spark's log, whose messages have records' text in them."""
+"""Spark's log, whose messages contain text from records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failure is called in a line, above all that a disk is full."""
+"""How a failure is described in one line, above all that of a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session: what it keeps of plans, and for which lakes it is a brief one."""
+"""The session: which plans it keeps, and for which lakes it is a brief one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.pipeline import await_
 
 
 def test_few_plans_are_kept_and_no_long_text_of_one(spark: SparkSession) -> None:
-    """Spark would keep a thousand, each with its literals, which may be names of 100 KB."""
+    """By default, Spark keeps a thousand, each with its literals, which may be names of 100 KB."""
     store: Any = spark._jsparkSession.sharedState().statusStore()
     for number in range(30):
         spark.range(1).where(F.lit(f"{number}" + "x" * 100_000) == F.col("id").cast("string")).collect()
@@ -34,7 +34,7 @@ def test_few_plans_are_kept_and_no_long_text_of_one(spark: SparkSession) -> None
 
 
 def pythons(spark: SparkSession, values: Any) -> list[Any]:
-    """A sequence of Scala's as a list."""
+    """Return a Scala sequence as a list."""
     return list(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""Directories of the lake, on a file system of this machine."""
+"""Directories of the lake on a file system of this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_text_is_written_whole_in_place_of_another_and_read_by_hadoop(
 
 
 def test_elsewhere_hadoop_writes_the_text(spark: SparkSession, tmp_path: Path) -> None:
-    """Its view of a file system under a scheme of its own stands for another machine's."""
+    """Hadoop's ViewFs, which has a scheme of its own, stands in for another machine's file system."""
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     mount = "fs.viewfs.mounttable.there.link./lake"
     configuration.set(mount, tmp_path.as_uri())

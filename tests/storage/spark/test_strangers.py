@@ -1,4 +1,4 @@
-"""What Spark's ports answer to whoever has no secret: another user of this machine, or a neighbour's pod."""
+"""What Spark's ports answer without the secret: to other users of this machine, or to neighbouring pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.stdin.read()
 
 
 def answer(port: int, body: bytes) -> str:
-    """Send an RPC as Spark's protocol frames it, and return the printable part of what comes back."""
+    """Send an RPC as Spark's protocol frames it, and return the printable part of the answer."""
     message = struct.pack(">bqi", _RPC_REQUEST, 1, len(body)) + body
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(struct.pack(">q", len(message) + 8) + message)
@@ -53,14 +53,14 @@ def ports(spark: SparkSession) -> dict[str, int]:
 
 @pytest.mark.parametrize("which", ["driver", "blocks"])
 def test_a_message_without_the_secret_is_refused_before_it_is_read(spark: SparkSession, which: str) -> None:
-    """Else the driver reads it as a Java object, of any class that is on its class path."""
+    """Otherwise the driver would read it as a Java object of any class on its class path."""
     said = answer(ports(spark)[which], b"\xac\xed\x00\x05 an object")
     assert "java.lang.IllegalArgumentException: Unknown challenge message." in said
     assert "ObjectInputStream" not in said
 
 
 def test_files_of_blocks_are_encrypted(spark: SparkSession) -> None:
-    """In local mode they lie in the temporary directory, where everybody can read them."""
+    """In local mode they are in the temporary directory, where everybody can read them."""
     blocks: Any = spark._jvm.org.apache.spark.SparkEnv.get().blockManager()  # type: ignore[union-attr]
     directories = [Path(one) for one in blocks.diskBlockManager().localDirsString()]
     word = "not-for-everybody"
@@ -76,7 +76,7 @@ def test_files_of_blocks_are_encrypted(spark: SparkSession) -> None:
 
 @contextmanager
 def driver(directory: Path, options: Mapping[str, str]) -> Iterator[int]:
-    """Start a driver on this machine, and yield the port of its RPC."""
+    """Start a driver on this machine, and yield its RPC port."""
     with subprocess.Popen(
         [sys.executable, "-c", _DRIVER, json.dumps(options)],
         cwd=_ROOT,
@@ -114,7 +114,7 @@ def test_a_jvm_without_the_secret_is_let_in_only_where_authentication_is_off(tmp
     with driver(tmp_path, {}) as port:
         unknown = "java.lang.IllegalArgumentException: Unknown challenge message."
         assert stranger(port, _OPEN) == f"refused: {unknown}"
-        # By Spark's protocol, and by SASL, which it would fall back to.
+        # Through Spark's protocol, and through SASL, which it would fall back to.
         for options in (another, another | {"spark.network.crypto.enabled": "false"}):
             assert stranger(port, options).startswith("refused: ")
 

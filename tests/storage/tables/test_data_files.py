@@ -1,4 +1,4 @@
-"""The files of a table as the driver knows them: unreadable notes beside the log, and several threads."""
+"""The files of a table as the driver knows them: unreadable checksums and statistics, and several threads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIKELY = {"empty", "cut off", "another kind", "files without paths"}
 
 @pytest.fixture
 def path(lake: Lake) -> str:
-    """A table with the numbers 0, 1 and 2, each in a version of its own after the first one."""
+    """Create a table with the numbers 0, 1 and 2, each in a version of its own after the first."""
     location = lake.ensure(SPEC)
     for number in range(3):
         append(lake.spark, location, number)
@@ -86,7 +86,7 @@ def test_a_checksum_that_cannot_be_read_stops_nothing(lake: Lake, path: str, con
 
 
 def check_files(spark: SparkSession, path: str, count: int) -> None:
-    """Compare what is said of a table's files with what lies there."""
+    """Compare what is reported about a table's files with those that exist."""
     size = sum(file.stat().st_size for file in Path(path).glob("*.parquet"))
     assert len(tables.files(spark, path)) == count
     assert tables.size_bytes(spark, path) == size
@@ -131,7 +131,7 @@ def test_statistics_that_nobody_understands_are_left_to_the_rows(
 def test_a_commit_that_is_written_in_another_way_is_read_as_delta_reads_it(
     spark: SparkSession, path: str
 ) -> None:
-    """Jackson takes a text for a number."""
+    """Jackson accepts a string as a number."""
     assert tables.begin(spark, path).candidates(EVERY).rows == 3
     append(spark, path, 3)
     edit_commit(path, 4, lambda add: add | {"size": str(add["size"]), "dataChange": "true"})
@@ -144,7 +144,7 @@ def test_a_commit_that_is_written_in_another_way_is_read_as_delta_reads_it(
 
 
 def edit_commit(path: str, version: int, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Let a commit add its file in other words; its checksum is gone."""
+    """Rewrite how a commit adds its file, and remove the commit's checksum."""
     file = Path(path, "_delta_log", f"{version:020}.json")
     actions = [json.loads(line) for line in file.read_text().split("\n") if line]
     edited = [action | {"add": edit(action["add"])} if "add" in action else action for action in actions]

@@ -1,4 +1,4 @@
-"""What a commit did, read from the text of its log entry; no Spark."""
+"""What a commit did, read from the text of its log entry without Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tables with Delta's features: with the known ones everything is as without, any other is refused by name.
+"""Tables with Delta's features: the known ones change nothing, and any other is refused by name.
 
-The features are Delta's own, set by ALTER TABLE, and what comes out is compared with what Spark reads.
+The features are Delta's own, set by ALTER TABLE, and the results are compared with what Spark reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ APPENDED = [(number, "x") for number in range(7)]
 
 @dataclass(frozen=True)
 class Case:
-    """How a table gets features (names joined by spaces), and whether it can only be appended to then."""
+    """How a table gets features (names joined by spaces), and whether it is append-only with them."""
 
     features: str
     clauses: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ def put(spark: SparkSession, path: str, near: Near | Column, *numbers: int, vers
 
 @pytest.fixture
 def path(lake: Lake) -> str:
-    """A table with three rows in one file."""
+    """Create a table with three rows in one file."""
     location = lake.ensure(SPEC)
     tables.append(rows(lake.spark, 0, 1, 2), location, [Move("appends", None, 0)])
     return location
@@ -164,13 +164,13 @@ def test_with_a_known_feature_writers_and_readers_give_the_same_as_without(
 
 
 def changes(frame: DataFrame) -> list[tuple[object, ...]]:
-    """What a change feed says, with the times of the commits."""
+    """Return the rows of a change feed, with the times of the commits."""
     at = F.unix_millis("_commit_timestamp")
     return sorted(map(tuple, frame.select("k", "v", "_change_type", "_commit_version", at).collect()))
 
 
 def check_log(path: str, count: int, *, appends_only: bool) -> None:
-    """Compare what the reader without a JVM finds."""
+    """Check what the reader without a JVM finds."""
     found = Log(path, "t")
     assert found.refresh()
     merged = {} if appends_only else {"merges": 1}
@@ -180,7 +180,7 @@ def check_log(path: str, count: int, *, appends_only: bool) -> None:
 
 
 def clean_from_checkpoint(spark: SparkSession, path: str) -> None:
-    """Write a checkpoint and let the log keep only what comes after it."""
+    """Write a checkpoint, and remove everything before it from the log."""
     clean_log(spark, path, timedelta(0))
     delta.write_checkpoint(delta.log_of(spark, path))
     pipeline.forget_commits(path, before=tables.version_of(spark, path))
@@ -208,7 +208,7 @@ def test_any_other_feature_is_refused_by_its_name_before_anything_is_read_or_wri
 
 @pytest.fixture
 def foreign(lake: Lake) -> Iterator[Path]:
-    """The only commit of a table, to be given another protocol."""
+    """Yield the only commit of a table, to be given another protocol."""
     path = lake.ensure(SPEC)
     log = Path(path, "_delta_log")
     for checksum in log.glob("*.crc"):
@@ -218,7 +218,7 @@ def foreign(lake: Lake) -> Iterator[Path]:
 
 
 def forget(spark: SparkSession) -> None:
-    """As in a new process: Delta knows no log."""
+    """Make Delta forget every log, as in a new process."""
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
@@ -226,7 +226,7 @@ def forget(spark: SparkSession) -> None:
 def test_a_feature_for_which_delta_does_not_open_the_table_is_refused_in_the_same_words(
     lake: Lake, foreign: Path, feature: str
 ) -> None:
-    """Delta has no CREATE TABLE for a catalog-managed table by itself."""
+    """Delta alone has no CREATE TABLE for a catalog-managed table."""
     actions = [json.loads(line) for line in foreign.read_text().splitlines()]
     of_readers = [feature, "vacuumProtocolCheck"]
     of_writers = [*of_readers, "inCommitTimestamp", "appendOnly", "invariants", "changeDataFeed"]

@@ -1,4 +1,4 @@
-"""Tables say in which format they were written, and later formats are refused."""
+"""Tables say which format they were written in, and later formats are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that name files outside of their table: every reader refuses them, in the same words."""
+"""Logs that name files outside their table: every reader refuses them in the same words."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_error_is_one_line_whatever_the_path_has_in_it() -> None:
 
 
 def put(lake: Path, path: str) -> Path:
-    """A table whose second commit adds a file by this path; beside the lake lies one that nobody may read."""
+    """Create a table whose second commit adds a file by this path, and a secret file beside the lake."""
     table = lake / "ops" / "events"
     write_deltalake(str(table), pa.table({"a": [1]}))
     secret = lake.parent / "outside.parquet"

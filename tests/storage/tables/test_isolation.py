@@ -1,4 +1,4 @@
-"""Appends that have read nothing conflict with readers of a merged table, and of no other table."""
+"""Appends that have read nothing conflict with commits that have read a merged table, but no other table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MERGED = replace(APPENDED, layer="gold", is_merged=True)
 
 
 def reads_and_deletes(lake: Lake, path: str) -> tables.Commit:
-    """A commit that has read the whole table and is to remove the rows with 1."""
+    """Return a commit that has read the whole table and is about to remove its files."""
     commit = tables.begin(lake.spark, path)
     near = commit.candidates(None)
     commit.remove(near, near.files)

@@ -1,4 +1,4 @@
-"""Where a lake has its tables, which may never change, and how a missing table reads."""
+"""Where a lake's tables are, which must never change, and what reading a missing table returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a table that a power failure has left empty or cut off, and commits that wait for the disk."""
+"""Files of a table left empty or truncated by a power failure, and commits that wait for the disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sure_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def path(lake: Lake) -> str:
-    """A table with the numbers 0, 1 and 2, each in a version of its own after the first one."""
+    """Create a table with the numbers 0, 1 and 2, each in a version of its own after the first."""
     location = lake.ensure(SPEC)
     for number in range(3):
         append(lake.spark, location, number)
@@ -50,7 +50,7 @@ def append(spark: SparkSession, path: str, number: int) -> None:
 
 
 def numbers(spark: SparkSession, path: str) -> list[int]:
-    """The table's numbers, which every reader has to see."""
+    """Return the table's numbers, which every reader has to see."""
     found = sorted(row.k for row in tables.read(spark, path).collect())
     assert sorted(DeltaTable(path).to_pyarrow_table()["k"].to_pylist()) == found
     log = Log(path)

@@ -1,4 +1,4 @@
-"""The newest version of a table, and what other processes have committed meanwhile."""
+"""The newest version of a table, and what other processes have committed in the meantime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = TableSpec("silver", "numbers", StructType([StructField("n", LongType())])
 
 @pytest.fixture
 def path(spark: SparkSession, tmp_path: Path) -> str:
-    """A table with the numbers 0, 1 and 2, each in a version of its own after the first one."""
+    """Create a table with the numbers 0, 1 and 2, each in a version of its own after the first."""
     location = Lake(spark, str(tmp_path)).ensure(SPEC)
     for number in range(3):
         moves = [Move("here", number or None, number + 1)]
@@ -30,9 +30,9 @@ def path(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def commit_elsewhere(path: str, number: int) -> None:
-    """Add a version as another process would: the rows of the newest one once more, with its checksum.
+    """Add a version as another process would, with the rows of the newest one again but no checksum.
 
-    Delta's own object of the log knows nothing of it.
+    Delta's own log object does not know about it.
     """
     old, new = (Path(path, "_delta_log", f"{version:020}") for version in (number - 1, number))
     actions = [json.loads(line) for line in old.with_suffix(".json").read_text().splitlines()]
@@ -83,7 +83,7 @@ def test_commits_of_other_processes_are_found(spark: SparkSession, path: str, *,
 
 
 def test_they_are_found_without_a_look_at_the_rest_of_the_log(spark: SparkSession, path: str) -> None:
-    """The log has a hole by now, over which Delta would fall if it listed it."""
+    """By then, the log has a gap, which would make Delta fail if it listed the log."""
     assert tables.version_of(spark, path) == 3
     commit_elsewhere(path, 4)
     checksum_elsewhere(path, 4)

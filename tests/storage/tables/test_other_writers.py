@@ -1,6 +1,6 @@
-"""What other writers note of their files rules out none that has a row, and hides no greatest time.
+"""What other writers note about their files never rules out one that has a row, nor hides the greatest time.
 
-Each writes a row later than those before it; what is found by statistics is compared with the rows.
+Each writes a row with a later time than the one before; results from statistics are compared with the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def row(number: int, at: datetime) -> pa.Table:
 
 
 def rewritten_in(zone: str, statement: str) -> Write:
-    """A file that a session of Spark in a time zone has rewritten."""
+    """Return a writer whose file is rewritten by a Spark session in this time zone."""
 
     def write(spark: SparkSession, path: str, number: int, at: datetime) -> None:
         tables.append(spark.createDataFrame(row(number, at), SPEC.schema), path)
@@ -56,7 +56,7 @@ def updated_by_deltalake(_spark: SparkSession, path: str, number: int, at: datet
 
 
 def by_pyarrow(note: Callable[[datetime], str]) -> Write:
-    """A file whose times somebody has noted in a way of his own."""
+    """Return a writer that notes its file's times in its own way."""
 
     def write(_spark: SparkSession, path: str, number: int, at: datetime) -> None:
         bounds = {"k": number, "t": note(at)}
@@ -108,7 +108,7 @@ def test_every_row_and_the_greatest_time_are_found_behind_the_notes_of_any_write
             assert len(found.files) < every, (writer, near)
 
     for number, (writer, (at, _)) in enumerate(WRITERS.items()):
-        if writer == WITH_SECONDS:  # of which deltalake understands no offset
+        if writer == WITH_SECONDS:  # whose offset deltalake does not understand
             continue
         at_it = ds.field("t") == pa.scalar(at, ROWS.field("t").type)
         assert [one["k"] for one in direct.rows_where(lake.root, SPEC, ["k"], at_it)] == [number]

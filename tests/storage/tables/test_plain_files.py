@@ -1,4 +1,4 @@
-"""Files that are written without Delta's query: the same rows, changes and statistics as Delta's own."""
+"""Files written without Delta's query: the same rows, changes and statistics as Delta's own."""
 
 from __future__ import annotations
 

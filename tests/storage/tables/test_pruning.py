@@ -1,4 +1,4 @@
-"""Which files can hold a row: decided by Delta's statistics, never wrongly against a file."""
+"""Which files can contain a row: decided by Delta's statistics, and never excluding one wrongly."""
 
 from __future__ import annotations
 

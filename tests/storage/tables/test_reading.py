@@ -1,4 +1,4 @@
-"""Rows of a table, as of a version and one by one, whatever has happened to the table before or since."""
+"""Rows of a table, as of a version or incrementally, whatever has happened to the table before or since."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Since = Callable[[SparkSession, str, Position | None], tuple[list[int], Position
 
 
 def appended(spark: SparkSession, path: str, *versions: int) -> None:
-    """Append two rows a version: 0 and 1, 2 and 3 and so on."""
+    """Append two rows per version: 0 and 1, 2 and 3, and so on."""
     for version in versions:
         rows = local_frame(spark, [(2 * version,), (2 * version + 1,)], SPEC.schema).coalesce(1)
         tables.append(rows, path)
 
 
 def appends_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
-    """Return what one who reads appends gets until he has caught up, and where he is then."""
+    """Return what a reader of appends gets until it has caught up, and its position then."""
     at, found = position or parts.beginning(spark, path), list[int]()
     while at.is_beginning or at.version <= tables.version_of(spark, path):
         part = parts.appends(spark, path, at, tables.version_of(spark, path) + 1, max_bytes=1)
@@ -44,7 +44,7 @@ def appends_since(spark: SparkSession, path: str, position: Position | None) -> 
 
 
 def changes_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
-    """Return what one who reads the change feed gets, and where he is then."""
+    """Return what a reader of the change feed gets, and its position then."""
     reading, found = ChangeReading(spark, "test", path), list[int]()
     reading.begin(None if position is None else Progress(reading.sent_as, position), None)
     while (part := reading.next(max_bytes=1)) is not None:
@@ -100,7 +100,7 @@ def test_a_reader_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
 def test_changes_of_a_table_whose_first_commits_are_gone_begin_where_it_can_be_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """One commit is left that nothing tells the rows before it of."""
+    """A commit is left, but nothing tells which rows came before it."""
     path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
@@ -180,13 +180,13 @@ def test_the_newest_version_is_seen_whoever_wrote_it(spark: SparkSession, tmp_pa
 
 
 def test_a_table_made_anew_at_the_path_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
-    """It has as many versions as the one before."""
+    """It has as many versions as the old one."""
     lake = Lake(spark, str(tmp_path))
     path = lake.ensure(SPEC)
     appended(spark, path, 0)
     before = tables.table_id(spark, path)
     shutil.rmtree(path)
-    time.sleep(0.01)  # file systems tell files apart by milliseconds
+    time.sleep(0.01)  # file times may have only milliseconds
     lake.ensure(SPEC)
     write_deltalake(path, pa.table({"n": pa.array([7], pa.int64())}), mode="append")
 
@@ -197,7 +197,7 @@ def test_a_table_made_anew_at_the_path_is_another_one(spark: SparkSession, tmp_p
 def test_a_snapshot_does_not_gather_commits(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint of the log is taken note of, though nothing else makes Delta look."""
+    """A checkpoint of the log is noticed, although nothing else makes Delta look."""
     path = Lake(spark, str(tmp_path)).ensure(SPEC)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
     monkeypatch.setattr(log, "CHECKPOINT_INTERVAL", 3)

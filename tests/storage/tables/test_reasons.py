@@ -1,4 +1,4 @@
-"""Each write that removes or changes rows says why in its commit, beside its moves and the change feed."""
+"""Each write that removes or changes rows says why in its commit, alongside its moves and change feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write does after a conflict: it tries again after pauses that grow and vary."""
+"""After a conflict, a write is tried again, with pauses that grow and vary."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lakehouse.storage.tables import writing
 
 
 class ConflictError(Exception):
-    """In place of Delta's, which come from the JVM."""
+    """Stands in for Delta's, which come from the JVM."""
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that are made, without making them."""
+    """Record the pauses instead of making them."""
     made = list[float]()
     monkeypatch.setattr(writing, "_CONFLICTS", (ConflictError,))
-    monkeypatch.setattr(writing, "time", SimpleNamespace(sleep=made.append))  # threads of py4j sleep, too
+    monkeypatch.setattr(writing, "time", SimpleNamespace(sleep=made.append))  # py4j's threads sleep, too
     return made
 
 

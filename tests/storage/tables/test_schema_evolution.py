@@ -1,4 +1,4 @@
-"""A table follows its declaration: columns are added and types widened in place, a user's are carried along.
+"""A table follows its declaration: columns are added, types widened in place, and user columns kept.
 
 Anything else is refused.
 """
@@ -144,7 +144,7 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     assert lake.ensure(WIDER) == lake.ensure_source(SPEC) == path
     assert DeltaTable(path).version() == evolved.version()
 
-    # By name, in any order: a writer that does not know the column yet, and one that has it elsewhere.
+    # By name, in any order: one writer does not know the column yet, and the other has it elsewhere.
     tables.append(first.select("place", "n", "name", "at").withColumn("n", F.lit(2)), path)
     rows = spark.createDataFrame(
         [("s", "c", 3, LANDED, ("t", 0, 9))],
@@ -251,11 +251,11 @@ def test_a_widened_type_keeps_the_rows_and_needs_a_reader_that_knows_of_it(
         Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=narrow))
 
 
-# A stream that gets a field while others read its tables.
+# A stream gets a field while others read its tables.
 
 
 def with_region(stream: Stream) -> Stream:
-    """The stream with one more optional field in its source's contract."""
+    """Return the stream with one more optional field in its source's contract."""
     (source,) = stream.sources
     region = Field("region", "region", FieldType.STRING, required=False)
     contract = replace(source.contract, fields=(*source.contract.fields, region))
@@ -300,7 +300,7 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
                 settings,
                 RunOptions("200 ms", stop=stop, on_notice=notices.append),
             )
-        except BaseException as failure:  # noqa: BLE001 - told to the test
+        except BaseException as failure:  # noqa: BLE001 - passed to the test
             failures.append(failure)
 
     live = threading.Thread(target=gold)

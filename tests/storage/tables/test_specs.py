@@ -1,4 +1,4 @@
-"""Moments that are computed at the ends of the calendar."""
+"""Moments computed at the ends of the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that several jobs create at the same moment, and that one was killed creating."""
+"""Tables that several jobs create at once, or whose creation was killed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_table_whose_creation_was_killed_before_its_commit_is_created(
     ("name", "is_of_no_table"),
     [
         ("_delta_log/notes.txt", False),
-        ("_delta_log/\N{EXTENDED ARABIC-INDIC DIGIT ZERO}.json", False),  # of a log under a Persian locale
+        ("_delta_log/\N{EXTENDED ARABIC-INDIC DIGIT ZERO}.json", False),  # from a log under a Persian locale
         ("numbers.csv", True),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_name
     found.write_text("mine")
     own, sleep = threading.get_ident(), time.sleep
 
-    def sleep_elsewhere(seconds: float) -> None:  # threads of py4j sleep as they like
+    def sleep_elsewhere(seconds: float) -> None:  # py4j's threads may sleep
         assert threading.get_ident() != own, "it waits"
         sleep(seconds)
 

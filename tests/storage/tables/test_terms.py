@@ -1,4 +1,4 @@
-"""Terms in a directory of the lake: a holder is alive while it renews its own."""
+"""Terms in a directory of the lake: a holder is alive while it renews its term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VACUUM removes what nobody reads any more, and is left out where there is none; the size of files."""
+"""VACUUM removes files that nobody reads any more, and is skipped if there are none. Also, file sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HOUR = timedelta(hours=1)
 
 
 def age(file: Path, old: timedelta = 2 * HOUR) -> None:
-    """Let a file be two hours old, or older."""
+    """Make a file two hours old, or as old as given."""
     moment = time.time() - old.total_seconds()
     os.utime(file, (moment, moment))
 
 
 @pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> Path:
-    """A table whose only row has been replaced once."""
+    """Create a table whose only row has been replaced once."""
     path = tmp_path / "table"
     for number in range(2):
         frame = spark.range(number, number + 1).coalesce(1)

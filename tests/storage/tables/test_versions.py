@@ -1,4 +1,4 @@
-"""Other versions of Spark and Delta than those tested: a warning, or a refusal where a member is missing."""
+"""Versions of Spark and Delta other than those tested: a warning, or a refusal if a member is missing."""
 
 from __future__ import annotations
 

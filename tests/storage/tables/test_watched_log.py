@@ -1,4 +1,4 @@
-"""A log that is followed without a JVM: on a disk, each look tells a new commit and another table."""
+"""A log followed without a JVM: on a disk, each look detects a new commit and another table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_newest_whole_checkpoint_is_the_one_to_begin_at(tmp_path: Path) -> N
     names = [f"{5:020}.checkpoint.{part:010}.{2:010}.parquet" for part in (1, 2)]
     assert log.checkpoint([f"{5:020}.json", names[0]]) is None
     (tmp_path / "_delta_log").mkdir()
-    (tmp_path / "_delta_log" / f"{7:020}.checkpoint.parquet").write_bytes(b"PAR1")  # cut off
+    (tmp_path / "_delta_log" / f"{7:020}.checkpoint.parquet").write_bytes(b"PAR1")  # truncated
     assert log.checkpoint([f"{7:020}.checkpoint.parquet"]) is None
     pq.write_table(pa.table({"a": [1]}), tmp_path / "_delta_log" / f"{6:020}.checkpoint.parquet")
     names = [f"{version:020}.checkpoint.parquet" for version in (6, 7)]

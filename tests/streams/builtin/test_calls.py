@@ -1,7 +1,7 @@
 """calls: what makes a call, when it closes, and how it is corrected afterwards.
 
-Times are seconds after START. The clock is the tests' own: nothing here waits. One lake over a real Kafka
-takes pairs of users through a story; what needs no clock and no topic is folded in plain frames.
+Times are seconds after START. The tests set the clock, so nothing waits. One lake with a real Kafka takes
+pairs of users through a story; tests that need neither clock nor topic use plain frames.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GOLD = "gold.call_records"
 START_MS = (int(time.time()) - 7200) * 1000
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 PATIENCE_S = 60 + 180 + 1
-"""How long after its last event a call closes."""
+"""Seconds from a call's last event until it closes."""
 
 Message = tuple[str, dict[str, Any] | None]
 
@@ -51,7 +51,7 @@ PAYLOADS = {
     "an array": ([{}], "[{}]"),
     "null": (None, None),
 }
-"""Payloads by the user who sends them: as they come and leave, and as the table has them."""
+"""Payloads by the user who sends them: as received and sent, and as stored in the table."""
 
 
 def said(at_s: float, users: tuple[str, str] = ("ann", "bob"), **payload: object) -> Raw:
@@ -70,7 +70,7 @@ def message(user1: str, at_s: float, *, analytics: object = None, metrics: objec
 
 
 def by_user(rows: list[Row]) -> dict[str, dict[float, Row]]:
-    """Return the table's rows by their first user and beginning."""
+    """Return the table's rows by first user and start."""
     found: dict[str, dict[float, Row]] = defaultdict(dict)
     for row in rows:
         found[row["user1"]][row["ts"] / 1e6 - START_MS / 1000] = row
@@ -79,7 +79,7 @@ def by_user(rows: list[Row]) -> dict[str, dict[float, Row]]:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What a run of every layer did, which messages it sent by first user, and the table after it."""
+    """A run of every layer: its micro-batches, its messages by first user, and the table after it."""
 
     done: list[BatchDone]
     sent: Mapping[str, list[Message]]
@@ -88,7 +88,7 @@ class Chapter:
 
 
 class Line:
-    """A lake of calls, run with every layer at a time of the story's choosing."""
+    """A lake of calls; every layer is run at times that the story chooses."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -104,7 +104,7 @@ class Line:
         return Chapter(done, self._newly_sent(), rows, pipeline.version_of(self.settings, GOLD))
 
     def _newly_sent(self) -> dict[str, list[Message]]:
-        """Those of a user in their order: they are of one partition."""
+        """Return the new messages by user. Each user's are in order, because they share a partition."""
         topic = self.settings.topic("outputTopic")
         records = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         sent: dict[str, list[Message]] = defaultdict(list)
@@ -118,14 +118,14 @@ class Line:
 
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> dict[str, Chapter]:
-    """Six runs; each user's calls are a tale of their own.
+    """Return six runs; each user's calls are a separate tale.
 
     first       ann on both sides; one, and all kinds of payloads, on one side; late, early, two and long
-    longer      long goes on, exactly the gap later, before it would have closed
+    longer      long continues exactly the gap later, before it would have closed
     almost      no record; a millisecond before ann's call is due
     due         no record
-    corrected   what comes after closing: late's other side, early's beginning, what is between two's calls
-    nothing     no record, and nothing that is due
+    corrected   events after closing: late's other side, early's beginning, one between two's calls
+    nothing     no record, and nothing due
     """
     line = Line(spark, module_settings)
     return {
@@ -229,7 +229,7 @@ def test_a_call_that_turns_out_to_have_begun_earlier_leaves_a_tombstone_under_it
 
 
 def test_two_calls_become_one_by_an_event_between_them(story: dict[str, Chapter]) -> None:
-    r"""Two calls more than the gap apart, and what bridges it.
+    r"""Two calls more than the gap apart, and an event that connects them.
 
     -100     -50       0
     |a-------(m)-------a
@@ -307,7 +307,7 @@ def test_an_event_of_the_calendars_first_moment_that_an_earlier_version_has_acce
 def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the table is held nothing closes, and what is due then closes once it is not."""
+    """Nothing closes while the table's lease is held; calls that are due then close once it is released."""
     pipeline.land(spark, lake_settings, [[said(0)]], landed_at=START, source=ANALYTICS)
     pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=CALLS, now=START)
     ticker = gold_of(spark, lake_settings, CALLS).ticker
@@ -323,7 +323,7 @@ def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     assert not ticker.is_due(late), "it has looked just now"
 
     monkeypatch.setattr("lakehouse.engine.layers.gold._LOOK_EVERY_S", 0.0)
-    await_(lambda: ticker.is_due(late - timedelta(hours=1)))  # the clock was set back; it rests at first
+    await_(lambda: ticker.is_due(late - timedelta(hours=1)))  # the clock was set back; due after a pause
     assert ticker.tick(late).rows == 1
     assert [row["status"] for row in pipeline.rows_of(lake_settings, GOLD)] == ["closed"]
 
@@ -332,7 +332,7 @@ def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
 def test_closing_rests_for_longer_than_it_has_worked(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, rests: int, is_due: bool
 ) -> None:
-    """Thousands of calls end one after the other, and each look rewrites the files of all of them."""
+    """Thousands of calls may end one after another, and each tick rewrites the files of all of them."""
     monkeypatch.setattr("lakehouse.engine.layers.gold._LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("lakehouse.engine.layers.gold._RESTS", rests)
     calls = [said(0), said(PATIENCE_S)]

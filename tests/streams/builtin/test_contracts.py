@@ -1,6 +1,6 @@
-"""The names that users, exports and checks rely on, written out once: streams, topics, tables and columns.
+"""The names that users, exports and checks rely on, spelled out once: streams, topics, tables and columns.
 
-More columns may stand beside these.
+Tables may have further columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tables = dict[str, str]
 
 @dataclass(frozen=True)
 class Documented:
-    """A stream: topics in, topic out by gold table (null for none), and columns in the words of Spark SQL."""
+    """A stream: source topics, export topics by gold table (None for none), and columns in Spark SQL."""
 
     sources: dict[str, str]
     exports: dict[str, str | None]
@@ -100,7 +100,7 @@ DOCUMENTED = {
 
 
 def missing(schema: StructType, documented: str) -> list[str]:
-    """Return the documented columns that are not there under their name and type, in their order."""
+    """Return the documented columns that are missing, of another type or, if there are none, out of order."""
     columns = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
     wanted = documented.split(", ")
     return [column for column in wanted if column not in columns] or [

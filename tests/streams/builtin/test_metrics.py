@@ -1,4 +1,4 @@
-"""metrics_1m: partial and fold against the plain-Python rows of tests/oracles/metrics.py."""
+"""metrics_1m: preaggregation and fold, compared with the plain-Python rows of tests/oracles/metrics.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def event(value: float, after_noon_us: int = 0, service: str = "api", metric: st
 
 
 class Gold:
-    """The table as rows by key, filled as the gold layer does it, and what each batch returned."""
+    """The table as rows by key, filled as by the gold layer; `take` returns the rows that a batch changed."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -252,7 +252,7 @@ def test_a_row_is_final_when_event_time_has_passed_its_end_by_the_grace(
 
 
 def test_time_alone_makes_each_row_final_exactly_once(gold: Gold) -> None:
-    """Windows of ten minutes, then events of another service that move the progress by half a minute each."""
+    """Four windows, then events of another service that each advance event time by about half a minute."""
     gold.take([event(float(minute), minute * MINUTE) for minute in range(4)])
     before = {key: dict(row) for key, row in gold.rows.items()}
     flips: dict[int, int] = {}
@@ -388,7 +388,7 @@ def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_sett
 
 
 def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_be() -> None:
-    """No window that ends after the watermark is cleared, and that is at noon at the latest."""
+    """Windows that end after the watermark are not cleared, and the watermark is noon at the latest."""
     assert METRICS_1M.state is not None
     unsettled_from = METRICS_1M.state.unsettled_from
 

@@ -1,4 +1,4 @@
-"""sales: what is sold, what it adds up to and who is told; over a real Kafka, and in plain frames."""
+"""sales: totals by product, and notifications; with a real Kafka, and in plain frames."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PRODUCT2 = ("product2", b'{"product":"product2","value":2300}')
 
 
 def sold(product: str, value: float | str) -> Raw:
-    """A sale; a value that is text stands in the record as it is written."""
+    """Return a sale. A value given as text is copied into the record unchanged."""
     return Raw(f'{{"product":{json.dumps(product)},"value":{value}}}'.encode(), key=product.encode())
 
 
@@ -71,7 +71,7 @@ def totals(rows: list[Row]) -> dict[str, tuple[Decimal, int]]:
 
 @dataclass
 class Story:
-    """What had left after each chapter, those of a product in their order, and the tables in the end."""
+    """The messages sent by the end of each chapter, each product's in order, and the final tables."""
 
     messages: list[list[tuple[str, bytes]]] = field(default_factory=list)
     sales: list[Row] = field(default_factory=list)
@@ -134,7 +134,7 @@ def notified_of(product: str, value: object) -> dict[str, object]:
 
 
 def sums(**totals: tuple[object, int]) -> dict[str, list[dict[str, object]]]:
-    """Gold as it stands then: totals and counts by product."""
+    """Return the expected gold: totals and counts by product."""
     rows = [{"product": name, "total": total, "count": count} for name, (total, count) in totals.items()]
     return {"product_sales": rows}
 
@@ -171,7 +171,7 @@ def test_a_threshold_of_ones_own_is_reached_exactly(case: Case, session_settings
 
 
 def test_a_total_that_no_decimal_holds_is_null_until_it_fits_again(case: Case) -> None:
-    """The first sale crosses the threshold. What is not known neither crosses it nor has been below."""
+    """The first sale crosses the threshold. An unknown total neither crosses it nor counts as below it."""
     much = "60000000000000000000000000000"
 
     till = case(
@@ -203,7 +203,7 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(case: Case) -> None:
 
 @pytest.mark.soak
 def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_total(case: Case) -> None:
-    """Partitions were added to the topic. A producer that has not heard of it sends 5; ink has not moved.
+    """Partitions were added to the topic. A producer that does not know this yet sends 5; ink has not moved.
 
     partition 0    1500         5                    1990
     partition 3            600     tombstone   10
@@ -235,7 +235,7 @@ def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_tot
 def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_once(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pen's tombstone lies before 1500 and 600; two more sales are in silver by then."""
+    """The pen's tombstone precedes 1500 and 600; when gold reads it, silver already has two more sales."""
     read: list[str] = []
     history = cuts.read_up_to
 
@@ -292,7 +292,7 @@ def test_a_notification_that_retention_has_taken_does_not_come_back_with_its_pro
 def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The product's row is taken away between the write of its notification and its own."""
+    """The product's row is deleted between the write of its notification and its own write."""
     settings = lake_settings.changed({"run.max_bytes": 1})
     path, upsert = str(pipeline.path_of(settings, "gold.product_sales")), tables.upsert
     pipeline.land(spark, settings, [[sold("pen", 1500)]], landed_at=LANDED, source=SOURCE)

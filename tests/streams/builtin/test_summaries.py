@@ -1,4 +1,4 @@
-"""metrics_summary_10m: ten minutes of an environment's metric, whoever sent them."""
+"""metrics_summary_10m: ten minutes of an environment's metric, whichever services sent it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measured(value: float, after_ms: int = 0, service: str = "api", **more: str 
 
 
 def take(spark: SparkSession, settings: Settings, *records: Raw) -> list[tuple[str, dict[str, Any]]]:
-    """Send the records, run every layer, and return every message that has left so far."""
+    """Send the records, run every layer, and return every message sent so far."""
     pipeline.send(settings, records)
     pipeline.run_layers(spark, settings, *LAYERS, stream=STREAM)
     topic = settings.topic("metrics-summary-10m")
@@ -92,7 +92,7 @@ FIRST, LATER = [measured(1.0, -MONTH_MS), measured(1.0)], [measured(3.0, -MONTH_
 
 
 def windows(count: int, total: float) -> list[dict[str, object]]:
-    """The summaries of the window of a month ago, with these values, and of the one of now."""
+    """Return the summaries of the window a month ago, with these values, and of the recent window."""
     begin = datetime.fromtimestamp(START_MS / 1000, UTC)
     old = {"window_start": begin - timedelta(milliseconds=MONTH_MS), "is_final": True}
     return [old | {"count": count, "sum": total}, {"window_start": begin}]
@@ -108,7 +108,7 @@ def test_a_record_that_is_a_month_late_updates_its_summary_when_it_is_allowed_to
 
 
 def test_a_record_that_is_a_month_late_is_a_dead_letter_otherwise(case: Case) -> None:
-    """But not the first: nothing is late for an empty table."""
+    """The first records are accepted, because nothing is late for an empty table."""
     taken = case(STREAM, FIRST, dead=[], gold=windows(1, 1.0))
     taken.then(
         LATER, dead=[{"rule": "late", "column": "event_time", "value": LATER[0].value}], gold=windows(1, 1.0)

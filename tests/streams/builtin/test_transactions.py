@@ -1,6 +1,6 @@
-"""transactions: what users spent in five minutes, and what is no transaction.
+"""transactions: what users spend in five minutes, and records that are not transactions.
 
-Plain frames take records; a lake over a real Kafka has a total that is beyond its type.
+Most tests use plain frames; a lake with a real Kafka has a total that overflows its type.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LAST_MS = WINDOW_MS - 1
 
 
 def spent(user: str, amount: float | str, after_ms: int = 0) -> Raw:
-    """A transaction; an amount that is text stands in the record as it is written."""
+    """Return a transaction. An amount given as text is copied into the record unchanged."""
     record = f'{{"userId":{json.dumps(user)},"amount":{amount},"timestamp":{START_MS + after_ms}}}'
     return Raw(record.encode(), key=user.encode())
 
 
 def message(user: str, total: str, count: int, window: int = 0) -> tuple[str, bytes]:
-    """What leaves for a user's window, counted from START_MS."""
+    """Return the message for a user's window; windows are counted from START_MS."""
     start_ms = START_MS + window * WINDOW_MS
     value = (
         f'{{"userId":"{user}","windowStart":{start_ms},"windowEnd":{start_ms + WINDOW_MS},'
@@ -70,7 +70,7 @@ REFUSED: dict[Raw, list[tuple[str, str | None]]] = {
 
 @dataclass
 class Story:
-    """What had left after each chapter, what is set aside, and the audit's notes."""
+    """The messages sent by the end of each chapter, the keys set aside, and the audit's notes."""
 
     messages: list[list[tuple[str, bytes]]] = field(default_factory=list)
     set_aside: list[tuple[Any, ...]] = field(default_factory=list)
@@ -112,7 +112,7 @@ def test_amounts_that_are_not_positive_or_no_numbers_are_dead_letters_with_their
 
 
 def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change(case: Case) -> None:
-    r"""Two windows of ann's, [0, 5 min) and [5 min, 10 min), and a record for the first that comes later.
+    r"""Two of ann's windows, [0, 5 min) and [5 min, 10 min), and a record for the first that arrives later.
 
     0                       5 min                    10 min
     |0.1-----------------0.2|1e3--------0.000000001|
@@ -155,7 +155,7 @@ def test_a_total_that_no_decimal_holds_is_null_and_set_aside_and_the_others_go_o
 def test_a_late_record_has_only_the_files_of_its_hour_read(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gold has a file for each sixth hour of five days; one record is of the first and one of the last."""
+    """Gold has a file for every six hours of five days; one record belongs to the first, one to the last."""
     gold = gold_of(spark, lake_settings, TRANSACTIONS)
     path, window = str(pipeline.path_of(lake_settings, GOLD)), timedelta(milliseconds=WINDOW_MS)
     starts = [datetime.fromtimestamp(START_MS / 1000, UTC) - timedelta(hours=6 * n) for n in range(20)]

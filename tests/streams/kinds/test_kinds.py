@@ -1,4 +1,4 @@
-"""What a kind makes of other fields than those of the built-in streams: names, rows, messages."""
+"""Names, rows and messages that kinds make from fields other than those of the built-in streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No two rows share a key, whatever their names are, and plain names stand in keys as they are."""
+"""No two rows share a key, whatever their names are, and plain names appear in keys unchanged."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def made(table: MergedTable) -> Iterator[Row]:
 
 
 def value_of(kind: DataType, name: str, rng: random.Random) -> Any:
-    """A value of the type; those of a key are never null."""
+    """Return a value of the type; key columns are never null."""
     if name in {"analytics", "metrics"}:
         return rng.choice(_PAYLOADS)
     makers: dict[type[DataType], Callable[[], Any]] = {
@@ -128,7 +128,7 @@ def in_micros(row: Row) -> Row:
 
 
 def exactly(message: str) -> Any:
-    """A message, its decimals to the last digit; a double has an exponent in one way to write it."""
+    """Return a message with exact decimals, and with doubles' exponents normalized."""
     pairs: dict[str, Any] = json.loads(message, parse_float=lambda text: Decimal(text).normalize())
     return pairs
 

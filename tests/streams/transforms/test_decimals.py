@@ -1,4 +1,4 @@
-"""Sums of amounts at the end of what decimal(38,9) holds, in every order that they can come in."""
+"""Sums of amounts near the limits of decimal(38,9), in every possible order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOTALS: dict[tuple[str, ...], str | None] = {
     (f"-{MOST}", f"-{MOST}", MOST, "0.5"): f"-{'9' * 29}.499999999",
     ("999999999999999.999999999", "0.000000001", "-1e15"): "0",
 }
-"""Amounts, and what they add up to, null for what no decimal(38,9) holds."""
+"""Amounts, mapped to their total, or to None if decimal(38,9) cannot hold it."""
 
 
 def cases() -> Iterator[tuple[str, tuple[str, ...], str | None]]:

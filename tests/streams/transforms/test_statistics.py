@@ -1,4 +1,4 @@
-"""Merging states in any cuts and any order against statistics of all values at once, in plain Python.
+"""States merged from any batches in any order, compared with plain-Python statistics of all values at once.
 
 One frame holds every case; its values are dealt to batches, some of which get none.
 """
@@ -20,7 +20,7 @@ from tests.support.chance import chance
 
 BATCHES = 4
 K = 200
-# A single estimate is within 1.65 % in 99 of 100 sketches; twice that is out of reach for all of these.
+# A single estimate is within 1.65 % in 99 of 100 sketches; twice that is safe for all of these.
 RANK_ERROR = 2 * 0.0165
 
 FIXED: dict[str, list[float]] = {
@@ -57,7 +57,7 @@ def drawn_cases(rng: Random) -> dict[str, list[float]]:
 def folded(
     spark: SparkSession, cases: Mapping[str, Sequence[float]], rng: Random, k: int = K
 ) -> dict[str, Row]:
-    """Deal the values to batches at random, reduce each batch on its own and merge the batches."""
+    """Deal the values to batches at random, reduce each batch separately and merge the results."""
     rows = [(case, rng.randrange(BATCHES), value) for case, values in cases.items() for value in values]
     rng.shuffle(rows)
     values = spark.createDataFrame(rows, "case string, batch int, value double").repartition(2)
@@ -79,7 +79,7 @@ def merge(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def assert_describes(row: Row, values: Sequence[float], *, case: str = "", k: int = K) -> None:
-    """Count, minimum and maximum are exact, the moments too but for rounding, percentiles as promised."""
+    """Check that count, minimum and maximum are exact, moments up to rounding, and percentiles in bounds."""
     expected: Mapping[str, Any] = oracle.statistics(values)
     for name in ("count", "min", "max"):
         assert row[name] == expected[name], (case, name)
@@ -163,7 +163,7 @@ def test_values_whose_sum_or_spread_is_beyond_a_double_do_not_stop_anything(spar
 
 
 def test_a_mean_is_merged_without_leaving_the_range_of_a_double(spark: SparkSession) -> None:
-    """Of the two batches the second is heavier: the distance of the means times its count is infinite."""
+    """The second batch is larger: the difference between the means, times its count, is infinite."""
     values = spark.createDataFrame(
         [("mean", 0, -1e307), *[("mean", 1, 1e307)] * 17], "case string, batch int, value double"
     )
