@@ -225,6 +225,8 @@ def ruled(condition: str) -> str:
         "row_number() OVER (ORDER BY amount) > 1",
         "amount > (SELECT 1)",
         "raise_error('x') IS NULL",
+        "event_time >= 'tomorrow'",
+        "CAST(' Today ' AS DATE) > DATE'2026-01-01'",
     ],
 )
 def test_what_is_no_rule_of_a_row_is_refused_without_spark(condition: str) -> None:

@@ -248,8 +248,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         # these jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
-        if settings.spark.master == "yarn":  # the disk jar hides YARN's properties
-            options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
+        # The executors lack the disk jar, and on YARN it would hide YARN's properties.
+        options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     return options | {
         "spark.master": settings.spark.master,
         "spark.driver.memory": settings.spark.driver_memory,

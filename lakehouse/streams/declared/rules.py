@@ -21,6 +21,7 @@ _COLUMN = re.compile(r"\{(\w+)\}")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
+_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
 _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("now", "curdate", "unix_timestamp", "current_timezone"), _CLOCK),
     **dict.fromkeys(("current_date", "current_time", "current_timestamp", "localtimestamp"), _CLOCK),
@@ -94,6 +95,9 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
         is_call = found[1] is not None
         if word in _REFUSED and (is_call or (word in _WITHOUT_BRACKETS and word not in names)):
             yield word, _REFUSED[word]
+    for quoted in _QUOTED.findall(condition):
+        if quoted[1:-1].strip().lower() in _MOMENTS:  # as a time, Spark replaces the text by the current one
+            yield quoted, _CLOCK
 
 
 def _message(template: str) -> Column:

@@ -128,6 +128,16 @@ def test_for_many_rows_the_function_is_applied_each_time(spark: SparkSession) ->
             ),
             id="of the time of day",
         ),
+        pytest.param(
+            lambda rows: rows.selectExpr("IF(CAST('today' AS DATE) > DATE'2020-01-01', n, 0) AS found"),
+            id="of the day, in a text",
+        ),
+        pytest.param(
+            lambda rows: rows.selectExpr(
+                "IF(timestamp_seconds(n) < ' Tomorrow ', n, 0) AS found",
+            ),
+            id="of the next day, in a text that is compared",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_applied_to_each_frame(

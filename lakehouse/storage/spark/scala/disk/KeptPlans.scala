@@ -1,5 +1,6 @@
 package org.apache.spark.sql.lakehouse
 
+import java.time.ZoneOffset
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.atomic.AtomicInteger
 
@@ -17,10 +18,12 @@ import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical.{Partitioning, SinglePartition, UnknownPartitioning}
 import org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE
 import org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes
+import org.apache.spark.sql.catalyst.util.DateTimeUtils.convertSpecialTimestamp
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.{LogicalRDD, ProjectExec, RDDScanExec, SparkPlan}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{DatetimeType, StructType}
+import org.apache.spark.unsafe.types.UTF8String
 
 /** The plans of one row computation, kept for later rows: analyzed, optimized and compiled once.
   *
@@ -109,7 +112,12 @@ private object KeptPlan {
 
   /** Returns whether a value depends on more than the row, such as the time or a random number. */
   private def dependsOnMore(value: Expression): Boolean =
-    !value.deterministic || value.containsPattern(CURRENT_LIKE) || SubqueryExpression.hasSubquery(value)
+    !value.deterministic || value.containsPattern(CURRENT_LIKE) || SubqueryExpression.hasSubquery(value) ||
+    value.exists {
+      case Cast(Literal(text: UTF8String, _), _: DatetimeType, _, _) => // 'today', which the optimizer replaces
+        convertSpecialTimestamp(text.toString, ZoneOffset.UTC).isDefined
+      case _ => false
+    }
 
   private def chain(plan: SparkPlan): Option[List[ProjectExec]] = plan match {
     case step: ProjectExec => chain(step.child).map(_ :+ step)

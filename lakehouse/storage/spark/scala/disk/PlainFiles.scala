@@ -3,7 +3,6 @@ package org.apache.spark.sql.lakehouse
 import java.io.CharArrayWriter
 import java.util.UUID
 
-import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -45,7 +44,8 @@ object PlainFiles {
   private val HarmlessOfColumns = Set("comment", "delta.typeChanges")
 
   /** Session settings that affect data files. */
-  private val OfFiles = "spark\\.databricks\\.delta\\.(autoCompact|optimizeWrite|parquet|stats|write)\\..*".r
+  private val OfFiles = ("spark\\.databricks\\.delta\\.(autoCompact|optimizeWrite|parquet|stats|write)\\..*|" +
+    "parquet\\..*|spark\\.sql\\.files\\.maxRecordsPerFile").r
 
   private val prepared = collection.mutable.HashMap.empty[String, Broadcast[Parquet]]
   private val Most = 64
@@ -143,37 +143,34 @@ private final class FilesTask(
     val table = StructType(schema.filter(_.name != changeType))
     val bare = ProjectingInternalRow(table, schema.indices.filterNot(kind.contains))
     val bounds = stats.map(new Bounds(_))
-    lazy val data = own.open(directory, "part", partition, table)
-    lazy val feed = own.open(s"$directory/_change_data", "cdc", partition, schema)
+    var data, feed = Option.empty[OutputWriter]
     var (count, changes) = (0L, 0L)
-    var (hasData, hasFeed) = (false, false)
     try {
       rows.foreach { row =>
         if (kind.exists(!row.isNullAt(_))) {
-          hasFeed = true
-          feed.write(row)
+          if (feed.isEmpty) feed = Some(own.open(s"$directory/_change_data", "cdc", partition, schema))
+          feed.get.write(row)
           changes += 1
         } else {
-          hasData = true
+          if (data.isEmpty) data = Some(own.open(directory, "part", partition, table))
           bare.project(row)
-          data.write(bare)
+          data.get.write(bare)
           count += 1
           bounds.foreach(_.add(row))
         }
       }
-      if (hasData) data.close()
-      if (hasFeed) feed.close()
+      data.foreach(_.close())
+      feed.foreach(_.close())
       def made(writer: OutputWriter, isFeed: Boolean, rows: Long, bounds: Seq[Bounds]) = {
         val status = own.status(new Path(writer.path()))
         val name = (if (isFeed) "_change_data/" else "") + status.getPath.getName
         MadeFile(name, isFeed, status.getLen, status.getModificationTime, rows, bounds)
       }
-      Option.when(hasData)(made(data, isFeed = false, count, bounds)).toSeq ++
-        Option.when(hasFeed)(made(feed, isFeed = true, changes, Nil))
+      data.map(made(_, isFeed = false, count, bounds)).toSeq ++ feed.map(made(_, isFeed = true, changes, Nil))
     } catch {
       case error: Throwable =>
-        if (hasData) abandon(data)
-        if (hasFeed) abandon(feed)
+        data.foreach(abandon)
+        feed.foreach(abandon)
         throw error
     }
   }
@@ -182,7 +179,7 @@ private final class FilesTask(
   private def abandon(writer: OutputWriter): Unit =
     for (step <- Seq(() => writer.close(), () => parquet.value.delete(new Path(writer.path()))))
       try step()
-      catch { case NonFatal(_) => }
+      catch { case _: Throwable => } // the task fails with the first error
 }
 
 /** A column's minimum and maximum in a file, and its number of nulls. */
