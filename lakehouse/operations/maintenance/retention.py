@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from functools import reduce
 
@@ -88,7 +88,11 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
 def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
-        retained.note(lake, spec.layer, spec.name, cut.taken, now)
+        noted = retained.taken_of(
+            lake, spec.layer, spec.name
+        ).before  # later, if more days are kept since then
+        taken = replace(cut.taken, before=retained.latest((noted, cut.taken.before)))
+        retained.note(lake, spec.layer, spec.name, taken, now)
     for source, ids in cut.frozen.items():
         retained.note_ids(lake, source, ids)
     if cut.stay is None:
@@ -221,9 +225,15 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
     is_deletion = F.col("status") == DELETION
     known = letters.join(ids, "unique_id", "left_semi").groupBy(F.col("unique_id").alias("id"))
     found = known.agg(
-        F.max("sequence").alias("bar"),
+        F.max("sequence").alias("_bar"),
         F.max(F.when(is_deletion & F.col("sequence").isNull(), sent)).alias("until"),
         F.min(F.when(~is_deletion, sent)).alias("since"),
+    )
+    # A letter without a sequence leaves the bar that was noted with earlier letters.
+    noted = retained.ids_taken(lake, source).select("fingerprint", "bar")
+    found = found.withColumn("fingerprint", retained.fingerprint_of(F.col("id")))
+    found = found.join(noted, "fingerprint", "left").select(
+        "id", F.coalesce("_bar", "bar").alias("bar"), "until", "since"
     )
     rows = _closed_for_good(lake.read("silver", source.table), source)
     return found.union(rows.join(ids, F.col("id") == F.col("unique_id"), "left_semi"))

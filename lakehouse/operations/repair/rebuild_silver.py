@@ -164,6 +164,7 @@ class _SourceRebuild:
         self.paths = silver.opened(lake, source)
         self._frozen = Frozen(lake, stream, source)
         self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
+        self._version = 0  # of silver, as judged
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         spark = self._lake.spark
@@ -193,7 +194,7 @@ class _SourceRebuild:
         landed, skipped = self.without_skipped(landed, ranges)
         again = 0 if dry_run else self._keep_one(within(ranges))
         judged = self.verdicts(landed, ranges, allow_late=allow_late)
-        kinds = _work() | ({_RENAMED: self._is_renamed()} if self._are_other_ids else {})
+        kinds = _work() | ({_RENAMED: self._is_renamed()} if self.is_whole else {})
         work = judged.withColumns(kinds).where(" OR ".join(kinds)).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
@@ -249,10 +250,9 @@ class _SourceRebuild:
         """
         names = silver_schema(self._source).names
         done = self._done().where(within(ranges))  # read first, so the tables contain all of these records
-        version = tables.version_of(self._lake.spark, self.paths.clean)
-        clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
-        clean = clean.where(within(ranges))
-        standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
+        self._version = version = tables.version_of(self._lake.spark, self.paths.clean)
+        clean = self._clean()
+        standing = clean.where(within(ranges)).select(*_KEYS, F.struct(*names).alias("_standing"))
         letters = (
             self._letters(version)
             .where(within(ranges))
@@ -277,21 +277,22 @@ class _SourceRebuild:
         let_in = F.coalesce("_standing.admitted", "_admitted")
         known = known.withColumn("admitted", let_in).withColumn("_row", row)
         known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
-        return known if self._source.unique_by is None else self._closed(known)
+        return known if self._source.unique_by is None else self._closed(known, clean)
 
-    def _as_declared(self, clean: DataFrame) -> DataFrame:
-        """Return silver rows with all declared columns. A table built without ids lacks the id columns."""
-        return tables.as_declared(clean, silver_schema(self._source))
+    def _clean(self) -> DataFrame:
+        """Return silver as judged, with all declared columns; a table built without ids lacks some."""
+        rows = tables.read_version(self._lake.spark, self.paths.clean, self._version)
+        return tables.as_declared(rows, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
         """Return whether a letter is `resent` because of earlier id settings, not by a user's decision."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
-    def _closed(self, known: DataFrame) -> DataFrame:
+    def _closed(self, known: DataFrame, clean: DataFrame) -> DataFrame:
         """Mark records whose ids retention has closed. Their silver rows and reasons remain unchanged."""
         self._frozen.look()
-        marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
+        marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")), clean)
         if marked is None:
             return known
         stands = F.col("_standing").isNotNull()
@@ -312,11 +313,10 @@ class _SourceRebuild:
 
         Silver rows and letters count as landed earlier if retention has deleted their records.
         """
-        spark, source = self._lake.spark, self._source
-        places = judged.select(*_KEYS)
-        older = self._as_declared(tables.read(spark, self.paths.clean)).join(places, _KEYS, "left_anti")
-        letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
-        letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
+        source, places = self._source, judged.select(*_KEYS)
+        older = self._clean().join(places, _KEYS, "left_anti")
+        letters = self._letters(self._version).where(identity.are_compared())
+        letters = letters.join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
         letters = self._frozen.with_taken_letters(letters, own)
         return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
@@ -346,11 +346,13 @@ class _SourceRebuild:
         watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
         stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
-        is_closed = F.col("_status").isin(*identity.CLOSED)
-        in_time = F.col("admitted").isNotNull() if self._are_other_ids else stands | is_closed
+        is_closed, is_admitted = F.col("_status").isin(*identity.CLOSED), F.col("admitted").isNotNull()
+        in_time = is_admitted if self._are_other_ids else stands | is_closed
         return (
             F.when(F.coalesce(in_time, F.lit(False)), reasons)
             .when(stands, F.when(is_flawless, _late(by_front)).otherwise(reasons))
+            .when(is_admitted & is_flawless, _late(F.lit(closed).cast("timestamp")))
+            .when(is_admitted, reasons)
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
             .when(is_flawless, _late(watermark))
             .otherwise(reasons)
@@ -373,7 +375,7 @@ class _SourceRebuild:
                 OWN_TIME: F.when(is_sound, F.coalesce(f"t.{OWN_TIME}", f"s.{OWN_TIME}")),
             }
             self._amend(again, F.col("t.status") != DISCARDED, values, lie)
-        if self._are_other_ids:
+        if self.is_whole:
             self._rename(work.where(_RENAMED), lie)
         if found["_inserted"] or found["_changed"] or found["_removed"]:
             rows = work.where("_inserted OR _changed OR _removed").select(
@@ -394,7 +396,10 @@ class _SourceRebuild:
     def _is_renamed(self) -> Column:
         id_, sequence = self._ids()
         known = F.struct(id_.alias("unique_id"), sequence.alias("sequence"))
-        return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
+        is_other = ~F.col("_known_as").eqNullSafe(known)
+        if not self._are_other_ids:  # the record's id may have been unknown, or misread, when it landed
+            is_other = id_.isNotNull() & ~F.col("_known_as.unique_id").eqNullSafe(id_)
+        return F.col("_letter").isNotNull() & is_other
 
     def _ids(self) -> tuple[Column, Column]:
         """Return a judged record's id and sequence, or null if its source has no ids."""

@@ -42,7 +42,7 @@ from lakehouse.engine.records.dead_letters import (
     status_by,
     to_dead_letters,
 )
-from lakehouse.engine.records.identity import is_sound
+from lakehouse.engine.records.identity import OF_ID, OF_SEQUENCE, is_sound
 from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
@@ -52,6 +52,7 @@ from lakehouse.streams.contract import COORDINATES
 from lakehouse.streams.definition import Source, Stream
 
 _KEYS = list(COORDINATES)
+_DECIDED = "_decided"
 
 
 class _Counted:
@@ -289,7 +290,7 @@ class _SelectedLetters:
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
-        found = selected.where(finished).select("id", *_KEYS, "status", "reasons")
+        found = selected.where(finished).select("id", *_KEYS, "status", "reasons", "admitted")
         return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
@@ -322,7 +323,10 @@ class _SelectedLetters:
         if not allow_late:
             before = silver.fronts_before(self._lake, self._source, chosen)
             chosen = chosen.join(F.broadcast(before), "ingested_at")
-            in_time = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
+            decided = waiting.where("admitted IS NOT NULL").select(*_KEYS, F.lit(True).alias(_DECIDED))
+            chosen = chosen.join(F.broadcast(decided), _KEYS, "left")
+            by_front = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
+            in_time = F.when(F.col(_DECIDED).isNull(), by_front)  # an admission decides for good
         judged = judge(
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
@@ -385,8 +389,15 @@ class _SelectedLetters:
             "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
             "admitted": F.coalesce("s.admitted", "t.admitted"),
         }
+        found = {"id": F.col("_letter"), "reasons": F.col("reasons"), "admitted": F.col("admitted")}
+        if self._source.unique_by is not None:  # today's settings may read another id
+            found |= {"unique_id": F.col(OF_ID), "sequence": F.col(OF_SEQUENCE)}
+            verdicts |= {
+                name: F.when(F.col("s.unique_id").isNull(), F.col(f"t.{name}")).otherwise(F.col(f"s.{name}"))
+                for name in ("unique_id", "sequence")
+            }
         self._amend(
-            judged.select(F.col("_letter").alias("id"), "reasons", "admitted"),
+            judged.select(*(value.alias(name) for name, value in found.items())),
             ranges,
             verdicts,
             passed | (F.col("t.status") == OPEN),
