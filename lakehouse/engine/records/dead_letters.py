@@ -71,6 +71,7 @@ RULES = frozenset(
         "beyond_decimal",
         "beyond_long",
         "beyond_magnitude",
+        "conflicting_id",
         "deletion",
         "duplicate",
         "empty_string",
