@@ -51,7 +51,7 @@ class AccessDeniedError(ServiceError):
 
 
 class RegistryError(ServiceError):
-    """The schema registry does not answer or refuses a request. A missing schema is a different error."""
+    """The schema registry is unreachable or refuses a request. A missing schema is a different error."""
 
 
 class SinkTroubleError(ServiceError):

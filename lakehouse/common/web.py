@@ -124,7 +124,7 @@ def cut(text: object) -> str:
 
 
 def said(answer: Answer) -> str:
-    """Return the start of a response's body for a message, or `nothing else` if the body is empty."""
+    """Return the start of a response's body for use in a message, or `nothing else` if the body is empty."""
     return (
         cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
     )

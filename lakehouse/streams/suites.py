@@ -31,7 +31,7 @@ def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
 
 
 def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = "fail") -> ExpectRowsToMeet:
-    """Expect every row to meet a condition in Spark SQL. Null counts as met."""
+    """Expect every row to meet a Spark SQL condition. A null result counts as met."""
     return ExpectRowsToMeet(key=list(key), condition=condition, description=name, severity=LEVELS[severity])
 
 

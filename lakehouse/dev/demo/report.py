@@ -192,7 +192,8 @@ def _books(spark: SparkSession, done: Done) -> tuple[Table, list[str]]:
         if not bronze == silver + dead == sent or expected != found:
             raise LakehouseError(
                 f"the row counts of {stream.name} do not agree: {sent:,} events sent, {bronze:,} in bronze, "
-                f"{silver:,} in silver, {dead:,} dead letters; {shown.what}: {expected} and {found}"
+                f"{silver:,} in silver, {dead:,} dead letters; {shown.what}: expected {expected}, "
+                f"found {found}"
             )
         figures = (sent, bronze, silver, dead, gold, exported)
         table.add_row(stream.name, *(f"{figure:,}" for figure in figures))

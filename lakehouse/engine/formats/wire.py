@@ -69,7 +69,7 @@ def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
 
 
 def _is_possible() -> Column:
-    """Return whether a framed value's id is possible in a registry."""
+    """Return whether a framed value's id is one that a registry can assign."""
     return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
 
 

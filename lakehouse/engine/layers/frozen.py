@@ -57,7 +57,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Add the columns that `are_taken` needs to judged records' columns, unless no id was removed."""
+        """Add to judged records' columns those that `are_taken` needs, unless no id was removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:

@@ -97,7 +97,7 @@ class FreshnessRule(_OfStream):
 
 
 class DeadLetterRule(_OfStream):
-    """Fires when more than a share (`over`) of recently landed records became dead letters.
+    """Fires when the share of recently landed records that became dead letters exceeds `over`.
 
     Only the last `within_s` seconds count.
     """
@@ -158,7 +158,7 @@ class Rules(_Part):
         names = [rule.name for rule in self.rules]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"several rules are named {', '.join(twice)}; names must be unique")
+            raise ValueError(f"duplicate rule names: {', '.join(twice)}; names must be unique")
         return self
 
 

@@ -383,6 +383,6 @@ def _require_rights(connection: psycopg.Connection, name: str) -> None:
     if lacking:
         rights = ", ".join(lacking)
         raise PostgresTroubleError(
-            f"PostgreSQL denies the user in {URL} {rights} on gold.{name}: GRANT {rights} ON gold.{name} TO "
-            f"{quoted(connection.info.user)}"
+            f"the PostgreSQL user in {URL} lacks {rights} on gold.{name}; run GRANT {rights} "
+            f"ON gold.{name} TO {quoted(connection.info.user)}"
         )

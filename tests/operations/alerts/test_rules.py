@@ -81,7 +81,7 @@ GATE = '[[rules]]\nname = "gate"\nkind = "gate_closed"\n'
             "rule gate: unknown key strem; known: for_s, kind, name, severity, stream",
         ),
         (GATE + "stream = 'slaes'", "rule gate: unknown stream slaes; known: metrics, sales"),
-        (GATE + GATE, "several rules are named gate"),
+        (GATE + GATE, "duplicate rule names: gate"),
         (
             "[[rules]]\nname = 'a'\nkind = 'gates'",
             "rule a: kind must be one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed",
