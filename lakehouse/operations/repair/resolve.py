@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from lakehouse.common.errors import QueryError
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.letters import are_processed
 from lakehouse.engine.records.dead_letters import (
     DEAD_LETTERS,
     OPEN,
@@ -71,7 +72,8 @@ def resolve_by_record(
     """Close the single selected open letter as resent, with the replacement record's coordinates.
 
     `record` is a range with one offset, in a topic of the same source. Raises QueryError unless exactly one
-    letter is selected, silver has a row for the record, and the row resolves no other letter.
+    letter is selected, silver has finished its micro-batch and has a row for the record, and the row resolves
+    no other letter.
     """
     selected = _open(lake, selection)
     count = len(selected.limit(2).collect())
@@ -83,7 +85,10 @@ def resolve_by_record(
     ((_, source, name),) = _sources(lake, streams, selection)
     place = f"{record.topic}/{record.partition}/{record.first}"
     with _holding(lake, source):
-        rows = tables.read(lake.spark, silver.paths_of(lake, source).clean).where(within([record]))
+        clean = silver.paths_of(lake, source).clean
+        if selected.where(are_processed(lake.spark, name, clean)).isEmpty():
+            raise QueryError(f"{name} has not finished the letter's micro-batch; try again once it has")
+        rows = tables.read(lake.spark, clean).where(within([record]))
         if rows.isEmpty():
             raise QueryError(f"{name} has no row for {place}, so that record cannot resolve the letter")
         if _free(lake, rows.select(*_KEYS)).isEmpty():
@@ -117,7 +122,9 @@ def _by_columns(
 ) -> Resolved:
     spark, paths = lake.spark, silver.paths_of(lake, source)
     with _holding(lake, source):
-        letters = _open(lake, selection).where(F.col("job") == silver.query_name(source)).persist()
+        query = silver.query_name(source)
+        finished = (F.col("job") == query) & are_processed(spark, query, paths.clean)
+        letters = _open(lake, selection).where(finished).persist()
         try:
             ranges = ranges_of(letters)
             bronze = tables.read(spark, paths.bronze).where(within(ranges))
