@@ -11,6 +11,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.engine.records.rules import checked_rules
 from lakehouse.streams.declared import built
 from lakehouse.streams.declared.keys import KINDS
+from lakehouse.streams.declared.rules import RuleKeys, wrong_rules
 from lakehouse.streams.definition import Stream
 from lakehouse.testing import Case, declared
 
@@ -231,6 +232,11 @@ def ruled(condition: str) -> str:
 )
 def test_what_is_no_rule_of_a_row_is_refused_without_spark(condition: str) -> None:
     assert refused(ruled(condition)).startswith("streams.one.rules[0].fails_when: ")
+
+
+def test_a_column_may_be_named_like_a_time() -> None:
+    rule = RuleKeys(name="r", column="today", fails_when="`today` < 0 OR 'today is fine' = ''", message="m")
+    assert list(wrong_rules("streams.one", [rule], ["today"])) == []
 
 
 @pytest.mark.parametrize(

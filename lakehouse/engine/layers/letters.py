@@ -71,14 +71,15 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select the letters of records that the query had processed by a version of silver (None: the newest).
+    """Select the query's letters of records that it had processed by a version of silver (None: the newest).
 
     A micro-batch writes its letters before its rows, so this function must be called before the letters are
     read.
     """
     noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
     landed = fronts.Progress.noted_in(noted, query).landed
-    return F.coalesce(F.col("ingested_at") <= F.lit(landed).cast("timestamp"), F.lit(False))
+    finished = F.coalesce(F.col("ingested_at") <= F.lit(landed).cast("timestamp"), F.lit(False))
+    return (F.col("job") == query) & finished
 
 
 def without_leaving(

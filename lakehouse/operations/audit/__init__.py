@@ -30,7 +30,7 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import Amount, amount_of, executing_for
+from lakehouse.storage.spark.execution import Amount, executing_for
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
@@ -77,10 +77,9 @@ def _amount(lake: Lake, stream: Stream) -> Amount:
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
     try:
-        sizes = [tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name)]
+        return tables.amount_in(lake.spark, [lake.path(*name) for name in names if lake.exists(*name)])
     except TableError:  # reported by `files`
         return Amount.MANY
-    return amount_of(size_bytes=max(sizes, default=0))
 
 
 def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Iterator[tuple[Compared, _Look]]:

@@ -88,9 +88,8 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
 def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
-        noted = retained.taken_of(
-            lake, spec.layer, spec.name
-        ).before  # later, if more days are kept since then
+        # What was noted is later if more days are kept since then.
+        noted = retained.taken_of(lake, spec.layer, spec.name).before
         taken = replace(cut.taken, before=retained.latest((noted, cut.taken.before)))
         retained.note(lake, spec.layer, spec.name, taken, now)
     for source, ids in cut.frozen.items():
@@ -219,7 +218,7 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
     which refuses every later record with this id. Letters from an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
-    finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
+    finished = are_processed(lake.spark, query, clean)
     letters = lake.read_or_empty(DEAD_LETTERS).where(finished & _counts())
     sent = F.coalesce("kafka_timestamp", "ingested_at")
     is_deletion = F.col("status") == DELETION

@@ -20,7 +20,7 @@ from lakehouse.engine.layers import bronze, gold, silver
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import Amount, amount_of, executing_for
+from lakehouse.storage.spark.execution import Amount, executing_for
 from lakehouse.storage.tables import Lake, TableSpec
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.entries import LogEntry
@@ -135,8 +135,7 @@ class PinnedTables:
     @cached_property
     def amount(self) -> Amount:
         """The execution mode that suits the largest table."""
-        sizes = (tables.size_bytes(self.spark, self._path(self._every[name])) for name in self.versions)
-        return amount_of(size_bytes=max(sizes, default=0))
+        return tables.amount_in(self.spark, (self._path(self._every[name]) for name in self.versions))
 
     @contextmanager
     def executing(self) -> Iterator[None]:

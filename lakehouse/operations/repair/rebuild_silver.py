@@ -49,7 +49,7 @@ from lakehouse.engine.records.dead_letters import (
 from lakehouse.engine.records.shown import shown
 from lakehouse.engine.records.validation import filter_dead, judge, late_reason, silver_schema
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import Amount, amount_of, executing_a_handful
+from lakehouse.storage.spark.execution import Amount, executing_a_handful
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, runs_of, within
 from lakehouse.storage.tables import DELETED, Lake, Why, from_micros
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
@@ -57,6 +57,9 @@ from lakehouse.streams.definition import Source, Stream
 
 _KEYS = list(COORDINATES)
 _RENAMED = "_renamed"
+
+_Seen = tuple[DataFrame, DataFrame, DataFrame]
+"""The processed records, and silver's rows and letters at one version, which contain all of them."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,6 @@ class _SourceRebuild:
         self.paths = silver.opened(lake, source)
         self._frozen = Frozen(lake, stream, source)
         self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
-        self._version = 0  # of silver, as judged
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         spark = self._lake.spark
@@ -222,8 +224,11 @@ class _SourceRebuild:
 
     def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         """Return the verdicts on processed records, after comparing records with the same ids."""
-        judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
-        return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
+        done = self._done()  # read first, so the tables contain all of these records
+        version = tables.version_of(self._lake.spark, self.paths.clean)
+        seen = done, self._clean(version), self._letters(version)
+        judged = self._once(self.judged(landed, ranges, seen, allow_late=allow_late))
+        return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged, seen))
 
     def _once(self, rows: DataFrame) -> DataFrame:
         """Checkpoint a small table's rows.
@@ -234,7 +239,7 @@ class _SourceRebuild:
 
     @property
     def _is_small(self) -> bool:
-        return amount_of(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze)) is Amount.FEW
+        return tables.amount_in(self._lake.spark, [self.paths.bronze]) is Amount.FEW
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
         """Return the records that were not skipped with --skip, and the number of skipped records."""
@@ -242,28 +247,23 @@ class _SourceRebuild:
         skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
         return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
 
-    def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+    def judged(
+        self, landed: DataFrame, ranges: Sequence[OffsetRange], seen: _Seen, *, allow_late: bool
+    ) -> DataFrame:
         """Return the verdicts on processed records, together with the records' silver rows and letters.
 
         `_standing` is the silver row, or null if the record has no row. `_letter`, `_status` and `_said` are
         the letter's id, status and reasons, or null if the record has no letter.
         """
-        names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read first, so the tables contain all of these records
-        self._version = version = tables.version_of(self._lake.spark, self.paths.clean)
-        clean = self._clean()
+        names, (done, clean, letters) = silver_schema(self._source).names, seen
         standing = clean.where(within(ranges)).select(*_KEYS, F.struct(*names).alias("_standing"))
-        letters = (
-            self._letters(version)
-            .where(within(ranges))
-            .select(
-                *_KEYS,
-                F.col("id").alias("_letter"),
-                F.col("status").alias("_status"),
-                F.col("reasons").alias("_said"),
-                F.col("admitted").alias("_admitted"),
-                F.struct("unique_id", "sequence").alias("_known_as"),
-            )
+        letters = letters.where(within(ranges)).select(
+            *_KEYS,
+            F.col("id").alias("_letter"),
+            F.col("status").alias("_status"),
+            F.col("reasons").alias("_said"),
+            F.col("admitted").alias("_admitted"),
+            F.struct("unique_id", "sequence").alias("_known_as"),
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
         is_decided = F.col("_status").isin(DISCARDED, RESENT) & ~self._was_answered_by_id()
@@ -271,7 +271,11 @@ class _SourceRebuild:
         judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
         before = silver.fronts_before(self._lake, self._source, landed)
         judged = judged.join(F.broadcast(before), "ingested_at")
-        known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
+        known = (
+            judged.join(standing, _KEYS, "left")
+            .join(letters, _KEYS, "left")
+            .join(done.where(within(ranges)), _KEYS, "left")
+        )
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
         let_in = F.coalesce("_standing.admitted", "_admitted")
@@ -279,9 +283,9 @@ class _SourceRebuild:
         known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
         return known if self._source.unique_by is None else self._closed(known, clean)
 
-    def _clean(self) -> DataFrame:
-        """Return silver as judged, with all declared columns; a table built without ids lacks some."""
-        rows = tables.read_version(self._lake.spark, self.paths.clean, self._version)
+    def _clean(self, version: int) -> DataFrame:
+        """Return silver's rows with all declared columns. A table built without ids lacks the id columns."""
+        rows = tables.read_version(self._lake.spark, self.paths.clean, version)
         return tables.as_declared(rows, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
@@ -304,19 +308,18 @@ class _SourceRebuild:
     def _letters(self, version: int) -> DataFrame:
         """Return the letters of records that silver had processed at a version."""
         spark, paths, query = self._lake.spark, self.paths, self._origin.job
-        is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
-        found = tables.read(spark, paths.dead).where(is_own)
+        are_own = are_processed(spark, query, paths.clean, version)
+        found = tables.read(spark, paths.dead).where(are_own)
         return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
-    def among_their_ids(self, judged: DataFrame) -> DataFrame:
+    def among_their_ids(self, judged: DataFrame, seen: _Seen) -> DataFrame:
         """Return the verdicts after comparing records with the same ids, in landing order.
 
         Silver rows and letters count as landed earlier if retention has deleted their records.
         """
-        source, places = self._source, judged.select(*_KEYS)
-        older = self._clean().join(places, _KEYS, "left_anti")
-        letters = self._letters(self._version).where(identity.are_compared())
-        letters = letters.join(places, _KEYS, "left_anti")
+        source, places, (_, clean, letters) = self._source, judged.select(*_KEYS), seen
+        older = clean.join(places, _KEYS, "left_anti")
+        letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
         letters = self._frozen.with_taken_letters(letters, own)
         return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))

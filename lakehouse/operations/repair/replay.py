@@ -318,15 +318,14 @@ class _SelectedLetters:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
         closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
         known = lateness.read(self._lake, silver.query_name(self._source))
-        chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
+        decided = F.col("admitted").isNotNull().alias(_DECIDED)  # whether the time is in order for good
+        chosen = rows.join(waiting.select(*_KEYS, decided), _KEYS).dropDuplicates(_KEYS)
         in_time = F.lit(None).cast("timestamp")
         if not allow_late:
             before = silver.fronts_before(self._lake, self._source, chosen)
             chosen = chosen.join(F.broadcast(before), "ingested_at")
-            decided = waiting.where("admitted IS NOT NULL").select(*_KEYS, F.lit(True).alias(_DECIDED))
-            chosen = chosen.join(F.broadcast(decided), _KEYS, "left")
             by_front = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
-            in_time = F.when(F.col(_DECIDED).isNull(), by_front)  # an admission decides for good
+            in_time = F.when(~F.col(_DECIDED), by_front)
         judged = judge(
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )

@@ -122,8 +122,7 @@ def _by_columns(
 ) -> Resolved:
     spark, paths = lake.spark, silver.paths_of(lake, source)
     with _holding(lake, source):
-        query = silver.query_name(source)
-        finished = (F.col("job") == query) & are_processed(spark, query, paths.clean)
+        finished = are_processed(spark, silver.query_name(source), paths.clean)
         letters = _open(lake, selection).where(finished).persist()
         try:
             ranges = ranges_of(letters)

@@ -10,6 +10,7 @@ from lakehouse.storage.tables.commits import FILE, Candidates, Commit, begin
 from lakehouse.storage.tables.data_files import files_at
 from lakehouse.storage.tables.lake import Lake, open_lake
 from lakehouse.storage.tables.log import (
+    amount_in,
     committed_at,
     exists,
     files,
@@ -93,6 +94,7 @@ __all__ = [
     "Why",
     "Written",
     "add",
+    "amount_in",
     "append",
     "as_declared",
     "begin",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.common.memory import on_forget
 from lakehouse.storage.spark import files as storage
+from lakehouse.storage.spark.execution import Amount, amount_of
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.adoption import adoption_in, sender
 from lakehouse.storage.tables.delta_internals import Action, Log, Segment, Snapshot
@@ -278,6 +279,11 @@ def size_bytes(spark: SparkSession, path: str) -> int:
     found = snapshot(spark, path)
     noted = delta.noted_bytes(found)
     return delta.all_bytes(found) if noted is None else noted
+
+
+def amount_in(spark: SparkSession, paths: Iterable[str]) -> Amount:
+    """Return the execution mode that suits the largest of the tables."""
+    return amount_of(size_bytes=max((size_bytes(spark, path) for path in paths), default=0))
 
 
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:

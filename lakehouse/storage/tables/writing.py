@@ -252,7 +252,10 @@ def update_matched(
     unless `where` is true. The caller ensures that a rerun updates no rows. `within` is as in
     `insert_missing`. `rows` should be persisted.
     """
-    amount = amount_of(rows=rows.count())
+    count = rows.count()
+    if not count:
+        return 0
+    amount = amount_of(rows=count)
     given = gathered(rows, amount).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
     same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
 

@@ -96,7 +96,8 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
         if word in _REFUSED and (is_call or (word in _WITHOUT_BRACKETS and word not in names)):
             yield word, _REFUSED[word]
     for quoted in _QUOTED.findall(condition):
-        if quoted[1:-1].strip().lower() in _MOMENTS:  # as a time, Spark replaces the text by the current one
+        is_text = quoted[0] in "'\""  # not a column in backticks
+        if is_text and quoted[1:-1].strip().lower() in _MOMENTS:  # Spark casts it to the current time
             yield quoted, _CLOCK
 
 

@@ -3,7 +3,6 @@ package org.apache.spark.sql.lakehouse
 import java.io.CharArrayWriter
 import java.util.UUID
 
-
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.apache.hadoop.mapreduce.{Job, JobID, TaskAttemptID, TaskID, TaskType}
