@@ -12,7 +12,7 @@ from hashlib import sha256
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers import bronze, identities
 from lakehouse.engine.ops_tables import retained
 from lakehouse.engine.ops_tables.retained import TakenRows
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS as LETTERS
@@ -27,6 +27,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake, entries
 from lakehouse.streams.definition import Stream
+from lakehouse.testing.kills import CrashError, crash_at
 from tests.support import pipeline
 from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
 from tests.support.pipeline import Raw
@@ -262,6 +263,46 @@ def test_a_late_record_that_was_replayed_and_corrected_has_one_letter(
 
     assert run.rows == [0, 2]
     assert run.letters == {1: ("superseded", "superseded")}
+
+
+def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_letter(
+    lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    old, now, (source,) = LANDED_MS - 8 * DAY_MS, LANDED + timedelta(hours=2), CORRECTED.sources
+    run.take([paid("a", 1)], [paid("b", 1, at_ms=old)])
+    assert replay(lake, [CORRECTED], Selection(), now, allow_late=True).passed == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identities, "put", crash_at(identities.put, 1, after=False))
+        with pytest.raises(CrashError):
+            run.take([paid("b", 2, at_ms=old)])
+    assert (run.rows, run.letters) == ([0, 1], {1: ("superseded", "superseded")})
+
+    assert [one.is_clean for one in check_records(lake, CORRECTED, source, now)] == [True]
+    assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
+    run.catch_up()
+    assert (run.rows, run.letters) == ([0, 2], {1: ("superseded", "superseded")})
+
+
+def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_settings: Settings) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    now, (source,) = LANDED + timedelta(hours=2), CORRECTED.sources
+    run.take([paid("a", 1)], [paid("b", 1, at_ms=LANDED_MS - 8 * DAY_MS)])
+    assert replay(lake, [CORRECTED], Selection(), now, allow_late=True).passed == 1
+    letters = lake.path(LETTERS.layer, LETTERS.name)
+    assert tables.delete(lake.spark, letters, F.col("offset") == 1) == 1
+
+    (check,) = check_records(lake, CORRECTED, source, now)
+    done = rebuild_silver(lake, CORRECTED, Landed(), now)
+
+    assert [(one.key["offset"], one.what) for one in check.examples] == [
+        (1, "replayed, but its dead letter is missing")
+    ]
+    assert done == SilverRebuilt(judged=2, newly_accepted=1)
+    assert (run.rows, run.letters) == ([0, 1], {1: ("replayed", "lost")})
+    assert [one.is_clean for one in check_records(lake, CORRECTED, source, now)] == [True]
+    assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
 
 
 def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings: Settings) -> None:

@@ -85,17 +85,22 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Exclude letters for rows that this version of silver still contains but that are about to be removed.
+    """Return the letters as they were before silver's unfinished micro-batch wrote its own.
 
-    The micro-batch that removes these rows has written its letters but not yet its rows. `letters` are the
-    query's letters, read after that version. `bronze`, `clean` and `dead` are paths.
+    That micro-batch has written letters for rows that this version of silver still contains and that it is
+    about to remove. A row that a replay admitted had a letter before, which counts as replayed; any other row
+    had none. `letters` are the query's letters, read after that version. `bronze`, `clean` and `dead` are
+    paths.
     """
     spark = letters.sparkSession
     if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
         return letters
-    rows = tables.read_version(spark, clean, version).select(*_KEYS)
-    leaving = letters.where(F.col("status") == SUPERSEDED).join(rows, _KEYS, "left_semi").select("id")
-    return letters.join(leaving, "id", "left_anti")
+    stands = F.struct("admitted").alias("_stands")
+    rows = tables.read_version(spark, clean, version).select(*_KEYS, stands).dropDuplicates(_KEYS)
+    is_leaving = (F.col("status") == SUPERSEDED) & F.col("_stands").isNotNull()
+    before = F.when(is_leaving, F.when(F.col("_stands.admitted").isNotNull(), REPLAYED))
+    found = letters.join(rows, _KEYS, "left").withColumn("status", before.otherwise(F.col("status")))
+    return found.where("status IS NOT NULL").select(*letters.columns)
 
 
 def at_places(rows: DataFrame) -> Column:

@@ -63,6 +63,8 @@ SCHEMA = described(
 
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
 SENT_AGAIN_AS = identity.SENT_AGAIN_AS
+LOST = "lost"
+"""The rule for the letter of a replayed record if another writer has deleted the original letter."""
 RULES = frozenset(
     {
         "bad_key",
@@ -80,6 +82,7 @@ RULES = frozenset(
         "key_not_utf8",
         "key_null",
         "late",
+        LOST,
         "missing_field",
         "missing_id",
         "not_an_object",

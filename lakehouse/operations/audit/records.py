@@ -1,10 +1,10 @@
 """Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
-record is also in silver. A resent letter's record is not in silver, but the record that replaced it is. For
-the comparison, bronze is revalidated. Silver rows are compared in every column, and dead letters by status.
-Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has deleted
-from bronze are skipped.
+record is also in silver, and a record that a replay admitted has a letter. A resent letter's record is not in
+silver, but the record that replaced it is. For the comparison, bronze is revalidated. Silver rows are
+compared in every column, and dead letters by status. Rows from an unfinished silver micro-batch only need a
+record in bronze. Records that retention has deleted from bronze are skipped.
 """
 
 from __future__ import annotations
@@ -135,4 +135,8 @@ def _what() -> Column:
             for status in _ELSEWHERE
         ),
         F.when((F.col("silver") == 0) & (F.col("replayed") == 1), F.lit("replayed, but not in silver")),
+        F.when(
+            (F.col("bronze") == 1) & (F.col("let_in") == 1) & (letters == 0),
+            F.lit("replayed, but its dead letter is missing"),
+        ),
     )

@@ -37,6 +37,7 @@ from lakehouse.engine.progress import cuts
 from lakehouse.engine.records import comparing, identity
 from lakehouse.engine.records.dead_letters import (
     DISCARDED,
+    LOST,
     OPEN,
     REPLAYED,
     RESENT,
@@ -46,6 +47,7 @@ from lakehouse.engine.records.dead_letters import (
     status_by,
     to_dead_letters,
 )
+from lakehouse.engine.records.fields import reason
 from lakehouse.engine.records.shown import shown
 from lakehouse.engine.records.validation import filter_dead, judge, late_reason, silver_schema
 from lakehouse.storage import tables
@@ -208,7 +210,7 @@ class _SourceRebuild:
                 changed=found["_changed"],
                 removed=found["_removed"] + again,
                 newly_refused=found["_refused"] + found["_reopened"],
-                newly_accepted=found["_accepted"],
+                newly_accepted=found["_accepted"] + found["_lost"],
                 skipped=skipped,
                 made_anew=self._are_other_ids,
                 first=None if found.first is None else from_micros(found.first),
@@ -362,7 +364,10 @@ class _SourceRebuild:
         )
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
-        """Write newly refused letters, then silver. Finally, close the letters of records now in silver."""
+        """Write newly refused letters, then silver. Finally, close the letters of records now in silver.
+
+        A record that a replay admitted and that has no letter gets one that is closed.
+        """
         if found["_refused"]:
             letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
             tables.insert_missing(letters, self.paths.dead, ("id",), lie)
@@ -388,6 +393,11 @@ class _SourceRebuild:
         if found["_accepted"]:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
+        if found["_lost"]:
+            admitted = work.where("_lost").withColumn("reasons", F.array(_lost_reason()))
+            letters = to_dead_letters(filter_dead(admitted), self._origin)
+            letters = letters.withColumn("status", F.lit(REPLAYED))
+            tables.insert_missing(letters, self.paths.dead, ("id",), lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
         """Set the letters' ids and sequences according to the current settings."""
@@ -413,6 +423,11 @@ class _SourceRebuild:
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
         tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+
+
+def _lost_reason() -> Column:
+    message = F.lit("another writer deleted the letter of this replayed record, and its reasons with it")
+    return reason(LOST, None, message)
 
 
 def _late(watermark: Column) -> Column:
@@ -462,7 +477,7 @@ def _said_other() -> Column:
 
 
 def _work() -> dict[str, Column]:
-    """Return a record's required changes: the first three affect its silver row, the last four its letter."""
+    """Return a record's required changes: the first three affect its silver row, the others its letter."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
         identity.is_sound(),
@@ -479,6 +494,7 @@ def _work() -> dict[str, Column]:
         & F.col("_status").isin(OPEN, RESENT, *identity.CLOSED)
         & (~same_reasons | (F.col("_status") != status_by(F.col("reasons")))),
         "_accepted": passes & has_letter & (F.col("_status") != REPLAYED),
+        "_lost": passes & ~has_letter & F.col("admitted").isNotNull(),
     }
     return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}
 
