@@ -35,10 +35,10 @@ from lakehouse.operations.quality.report import TableReport
 from lakehouse.operations.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import load
 from tests.expectations.lakes import TABLES
 from tests.support import pipeline
 from tests.support.processes import ROOT
-from tests.support.streams import STREAMS
 
 DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "bronze.metrics_events": (("topic", "partition", "offset"), None, "keys are unique"),
@@ -67,8 +67,8 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def every() -> dict[str, Subject]:
-    return {subject.name: subject for subject in subjects(STREAMS)}
+def every(filled_lake: Settings) -> dict[str, Subject]:
+    return {subject.name: subject for subject in subjects(load(filled_lake))}
 
 
 @pytest.fixture(scope="module")
