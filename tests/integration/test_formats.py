@@ -496,6 +496,7 @@ def test_a_registry_that_is_away_is_waited_for_and_other_streams_go_on(
 def test_samples_give_the_same_rows_in_every_format(
     spark: SparkSession, lake_settings: Settings, running: Registry, format_: RecordFormat
 ) -> None:
+    landed_at = datetime.now(UTC)
     for stream in STREAMS:
         load = Load(stream, 150, shape={"tombstones": 0.1} if stream is SALES else {})
         sent = list(load.samples(lake_settings))
@@ -507,7 +508,7 @@ def test_samples_give_the_same_rows_in_every_format(
 
             def judged(source: Source, values: Iterable[bytes | None], keys: Sequence[Any]) -> list[Any]:
                 rows = [
-                    (key, value, None, "t", 0, offset, NOW, 0, datetime.now(UTC), None)
+                    (key, value, None, "t", 0, offset, NOW, 0, landed_at, None)
                     for offset, (key, value) in enumerate(zip(keys, values, strict=True))
                 ]
                 frame = local_frame(spark, rows, bronze.SCHEMA)
