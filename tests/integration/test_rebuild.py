@@ -291,6 +291,19 @@ def test_a_lease_whose_holder_was_killed_runs_out_whatever_its_clock_said(
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
+def test_a_process_whose_lease_was_taken_by_another_says_so(lake: Lake, caught_up: Settings) -> None:
+    path = str(pipeline.path_of(caught_up, GOLD))
+
+    paused = f"^{GOLD}: this process paused for longer than its lease lasts"
+    with pytest.raises(TableError, match=paused), leases.held(lake.spark, path, GOLD):
+        tables.begin(lake.spark, path).set_properties({"lakehouse.lease": "another"})
+
+    properties = tables.properties_of(tables.snapshot(lake.spark, path))
+    assert properties["lakehouse.lease"] == "another"
+    assert list(storage.names(lake.spark, f"{path}/_lakehouse_lease")) == []
+    tables.begin(lake.spark, path).set_properties({"lakehouse.lease": None})
+
+
 # A lake with every stream.
 
 

@@ -64,7 +64,7 @@ def is_held(spark: SparkSession, path: str) -> bool:
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold a lease on the table during the block.
 
-    Raises TableError if another process holds the lease.
+    Raises TableError if another process holds the lease, or has taken it before the block ended.
     """
     holder = uuid.uuid4().hex
 
@@ -75,7 +75,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
             raise TableError(f"{name} is already being rebuilt or maintained; {_wait_until(until)}")
         commit.set_properties({_PROPERTY: holder})
 
-    with _holding(spark, path, holder, _PROPERTY, take):
+    with _holding(spark, path, name, holder, _PROPERTY, take=take):
         yield
 
 
@@ -84,7 +84,8 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
     """Hold an exclusive or shared lease on a part of the table's rows during the block.
 
     `what` names the purpose. Raises TableError if another process holds a lease on the part, unless both
-    leases are shared. The message names the holder.
+    leases are shared; the message names the holder. Raises TableError if another process has taken the lease
+    before the block ended.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
@@ -99,7 +100,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
         over = {one.key: None for one in others if not one.until}
         commit.set_properties({**over, key: value})
 
-    with _holding(spark, path, holder, key, take):
+    with _holding(spark, path, what, holder, key, take=take):
         yield
 
 
@@ -114,10 +115,10 @@ def _wait_until(until: float) -> str:
 
 @contextlib.contextmanager
 def _holding(
-    spark: SparkSession, path: str, holder: str, key: str, take: Callable[[], None]
+    spark: SparkSession, path: str, what: str, holder: str, key: str, *, take: Callable[[], None]
 ) -> Iterator[None]:
     """Take a lease, renew it during the block, and release it."""
-    terms = _terms(spark, path)
+    terms, is_own = _terms(spark, path), True
     terms.renew(holder)
     terms.forget_the_dead()
     try:
@@ -126,17 +127,24 @@ def _holding(
             with beside("lease", partial(_renew, spark, path, holder)):
                 yield
         finally:
-            tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
+            is_own = tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
+        if not is_own:
+            raise TableError(
+                f"{what}: this process paused for longer than its lease lasts ({_LENGTH_S:.0f} s), and "
+                "another process has taken the lease; run the command again"
+            )
     finally:
         terms.forget(holder)
 
 
-def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
-    """Remove the property, unless the lease has expired and another process has taken it."""
+def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> bool:
+    """Remove the property. If the lease has expired and another process has taken it, return False."""
     commit = tables.begin(spark, path)
     standing = commit.snapshot.metadata().configuration().get(key)
-    if standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get())):
+    is_own = standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get()))
+    if is_own:
         commit.set_properties({key: None})
+    return bool(is_own)
 
 
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
