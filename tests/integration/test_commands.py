@@ -199,16 +199,21 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: gold.metrics_1m would lose 1 of its 3 rows")
     assert done.returncode == 0, done.stderr
-    made = "2 rows recomputed from silver"
-    assert done.stdout.splitlines() == [
+    made, cost = "2 rows recomputed from silver", "up to 0.0 MB in files; writes to"
+    told = [
         f"gold.metrics_1m: {made}; 1 corrected, 1 deleted, the others untouched",
         f"gold.metrics_summary_10m: {made}; 0 corrected, 0 deleted, the others untouched",
     ]
+    costs = [
+        f"gold.{name} is recomputed from silver.metrics_events: {cost} gold.{name} wait until this is done"
+        for name in ("metrics_1m", "metrics_summary_10m")
+    ]
+    assert done.stdout.splitlines() == [costs[0], told[0], costs[1], told[1]]
     refusal, *rebuilt = newest(settings.lake, limit=10)
     assert refusal.kind == "refusal"
     assert refusal.message.startswith("lakehouse rebuild gold ended: gold.metrics_1m would lose 1 of its 3")
     assert [(event.kind, event.stream, event.message) for event in rebuilt] == [
-        ("rebuild", "metrics", line) for line in done.stdout.splitlines()
+        ("rebuild", "metrics", line) for line in told
     ]
     assert windows(settings) == WINDOWS
 

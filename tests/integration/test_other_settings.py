@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from decimal import Decimal
 from unittest.mock import patch
 
 import pytest
 
 from lakehouse.common.errors import PositionError, TableError
-from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.layers import bronze, gold, silver
 from lakehouse.engine.layers.step import Permitted, StepMaker
 from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.maintenance import retention
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.settings import Settings
@@ -132,6 +134,26 @@ def test_a_rebuild_makes_rows_and_letters_by_other_ids(
     standing = {place: one for place, one in run.letters.items() if one[0] != "replayed"}
     assert (run.rows, standing) == ([1, 2, 6], {**BY_SEQUENCE, 7: CONFLICTS})
     assert not rebuilt(run, CORRECTED, dry_run=True).changed
+
+
+@pytest.mark.soak
+def test_rows_whose_records_retention_has_taken_get_no_id_and_are_counted(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    run, (source,) = Run(lake, lake_settings, PLAIN), PLAIN.sources
+    run.take([paid("a", 1), paid("b", 1)])
+    cut = retention.bronze_cut(source, days=1)
+    assert retention.take(lake, bronze.spec(source), cut, LANDED + timedelta(days=3), dry_run=False) == 2
+    run.take([paid("c", 1)])
+
+    dry = rebuilt(run, CORRECTED, dry_run=True)
+    done = rebuilt(run, CORRECTED)
+
+    assert dry == done
+    assert (done.made_anew, done.without_id, done.removed) == (True, 2, 0)
+    run.take([paid("a", 2)])
+    assert run.rows == [0, 1, 2, 3]
+    assert rebuilt(run, CORRECTED).without_id == 0  # the settings are the same as before
 
 
 def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:

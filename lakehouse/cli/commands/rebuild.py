@@ -22,7 +22,7 @@ from lakehouse.operations.repair import rebuild_gold, rebuild_silver
 from lakehouse.operations.repair.rebuild_silver import is_waiting
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.definition import Stream
+from lakehouse.streams.definition import GoldTable, Stream
 from lakehouse.streams.registry import choose, read_settings
 
 From = Annotated[
@@ -117,6 +117,18 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
         )
 
 
+def _say_cost_of_gold(lake: Lake, table: GoldTable, console: Console) -> None:
+    """Print how much silver data may be read, and that the gold table cannot be written to meanwhile."""
+    read = [name for name in table.reads if lake.exists("silver", name)]
+    size_mb = sum(tables.size_bytes(lake.spark, lake.path("silver", name)) for name in read) / 1e6
+    silver = " and ".join(f"silver.{name}" for name in read)
+    console.print(
+        f"gold.{table.name} is recomputed from {silver}: up to {size_mb:,.1f} MB in files; writes to "
+        f"gold.{table.name} wait until this is done",
+        soft_wrap=True,
+    )
+
+
 def _say(
     done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console, *, dry_run: bool = False
 ) -> None:
@@ -127,6 +139,11 @@ def _say(
     )
     if done.skipped:
         told = f"{told}; {done.skipped:,} skipped with --skip remain dead letters"
+    if done.without_id:
+        told = (
+            f"{told}; {done.without_id:,} rows have no id, because retention has deleted their records: "
+            "later records with their ids are added to them"
+        )
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
         _say_only(f"{told}; then {gold} would be rebuilt", console)
@@ -167,6 +184,7 @@ def _rebuild_gold(
 ) -> None:
     for stream in streams:
         for table in stream.gold:
+            _say_cost_of_gold(lake, table, console)
             for done in rebuild_gold.rebuild_gold(lake, table, span, force=force, dry_run=dry_run):
                 name = f"gold.{done.table}"
                 told = (

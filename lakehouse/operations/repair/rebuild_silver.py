@@ -98,6 +98,8 @@ class SilverRebuilt:
     newly_accepted  letters that are now replayed
     skipped         records that were skipped with --skip and therefore not validated
     made_anew       silver was built with different id settings; gold may have skipped an earlier attempt
+    without_id      rows that get no id, because retention has deleted their records: no later record with
+                    their id is compared with them
     first, last     the earliest and latest event times (UTC), old or new, of the inserted, removed and
                     changed rows, or None if there are none
     """
@@ -110,6 +112,7 @@ class SilverRebuilt:
     newly_accepted: int = 0
     skipped: int = 0
     made_anew: bool = False
+    without_id: int = 0
     first: datetime | None = None
     last: datetime | None = None
 
@@ -124,6 +127,7 @@ class SilverRebuilt:
             self.newly_accepted + other.newly_accepted,
             self.skipped + other.skipped,
             self.made_anew or other.made_anew,
+            self.without_id + other.without_id,
             min((at for at in (self.first, other.first) if at is not None), default=None),
             max((at for at in (self.last, other.last) if at is not None), default=None),
         )
@@ -213,11 +217,20 @@ class _SourceRebuild:
                 newly_accepted=found["_accepted"] + found["_lost"],
                 skipped=skipped,
                 made_anew=self._are_other_ids,
+                without_id=self._without_id(landed),
                 first=None if found.first is None else from_micros(found.first),
                 last=None if found.last is None else from_micros(found.last),
             )
         finally:
             work.unpersist()
+
+    def _without_id(self, landed: DataFrame) -> int:
+        """Return how many rows get no id from new id settings, because their records are gone from bronze."""
+        if self._source.unique_by is None or not self._are_other_ids:
+            return 0
+        rows = self._clean(tables.version_of(self._lake.spark, self.paths.clean))
+        rows = rows.where(identity.id_of_row(self._source).isNull())
+        return rows.join(landed.select(*_KEYS), _KEYS, "left_anti").count()
 
     def _keep_one(self, lie: Column) -> int:
         """Remove duplicate rows and letters for the same record. Return the number of removed rows."""
