@@ -34,6 +34,7 @@ from tests.support.streams import STREAMS
 SPENT, TRANSACTIONS = "gold.user_transactions_5m", "silver.transactions"
 SUMMARIES = "gold.metrics_summary_10m"
 BRONZE_CALLS, SILVER_CALLS = "bronze.call_metrics", "silver.call_metrics"
+BRONZE_SALES, SILVER_SALES = "bronze.sales_events", "silver.sales_events"
 SOLD = "gold.product_sales"
 
 Examples = list[tuple[dict[str, Any], str]]
@@ -58,6 +59,7 @@ class Damaged:
     spent: list[Row]
     summaries: list[Row]
     calls: list[pipeline.Coordinates]
+    sales: list[pipeline.Coordinates]
     in_redis: list[str]
     resent: str
     file: str
@@ -70,7 +72,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
     lake = filled_lake.changed({"lake": str(directory)})
     spent = sorted(pipeline.rows_of(lake, SPENT), key=lambda row: (row["user_id"], row["window_start"]))
     summaries = damage_percentiles(spark, lake)
-    calls = damage_way_to_silver(spark, lake)
+    calls, sales = damage_way_to_silver(spark, lake), damage_bronze(spark, lake)
     damage_gold(spark, lake, spent[:3])
     resent = send_again(lake, spent[:3])
     file = newest_file(pipeline.path_of(lake, SOLD))
@@ -95,7 +97,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
         client.mset(kept)
         client.delete(invented)
         client.close()
-    return Damaged(lake, report, found(report), spent[:3], summaries, calls, rows, resent, file.name)
+    return Damaged(lake, report, found(report), spent[:3], summaries, calls, sales, rows, resent, file.name)
 
 
 def sql_name(lake: Settings, table: str) -> str:
@@ -131,14 +133,24 @@ def damage_percentiles(spark: SparkSession, lake: Settings) -> list[Row]:
     return [small, large]
 
 
+def where(at: pipeline.Coordinates) -> str:
+    return f"topic = '{at[0]}' AND partition = {at[1]} AND offset = {at[2]}"
+
+
+def damage_bronze(spark: SparkSession, lake: Settings) -> list[pipeline.Coordinates]:
+    """Change the headers of one record and the timestamp of another."""
+    headed, stamped = sorted(map(pipeline.coordinates_of, pipeline.rows_of(lake, SILVER_SALES)))[:2]
+    bronze = sql_name(lake, BRONZE_SALES)
+    other = "array(named_struct('key', 'k', 'value', CAST('v' AS BINARY)))"
+    spark.sql(f"UPDATE {bronze} SET headers = {other} WHERE {where(headed)}")
+    spark.sql(f"UPDATE {bronze} SET timestamp = timestamp + INTERVAL 1 SECOND WHERE {where(stamped)}")
+    return [headed, stamped]
+
+
 def damage_way_to_silver(spark: SparkSession, lake: Settings) -> list[pipeline.Coordinates]:
     """Delete one record from silver, give one a letter as well, and duplicate one in bronze."""
     rows = pipeline.rows_of(lake, SILVER_CALLS)
     lost, both, twice = sorted(map(pipeline.coordinates_of, rows))[:3]
-
-    def where(at: pipeline.Coordinates) -> str:
-        return f"topic = '{at[0]}' AND partition = {at[1]} AND offset = {at[2]}"
-
     bronze, dead = sql_name(lake, BRONZE_CALLS), sql_name(lake, "silver.dead_letters")
     spark.sql(f"DELETE FROM {sql_name(lake, SILVER_CALLS)} WHERE {where(lost)}")
     spark.sql(f"INSERT INTO {bronze} SELECT * FROM {bronze} WHERE {where(twice)}")
@@ -185,6 +197,7 @@ def iso(row: Row) -> str:
 def test_what_is_damaged_differs_and_nothing_else(damaged: Damaged) -> None:
     topic, calls = (damaged.lake.topic(name) for name in ("aggregated-transactions", "metricsTopic"))
     of_sales = {name for name in damaged.different if name.endswith((SOLD, f"{SOLD} → Redis"))}
+    sales = damaged.lake.topic("sales-events-v1")
     assert set(damaged.different) - of_sales == {
         f"gold {TRANSACTIONS} → {SPENT}",
         f"redis {SPENT} → Redis",
@@ -193,6 +206,8 @@ def test_what_is_damaged_differs_and_nothing_else(damaged: Damaged) -> None:
         f"landed {calls} → {BRONZE_CALLS}",
         f"records {BRONZE_CALLS} = {SILVER_CALLS} + dead letters",
         calls_subject(damaged),
+        f"landed {sales} → {BRONZE_SALES}",
+        f"records {BRONZE_SALES} = {SILVER_SALES} + dead letters",
     }
 
 
@@ -240,6 +255,20 @@ def test_a_percentile_beyond_the_stated_rank_error_is_named(damaged: Damaged) ->
         (small["environment"], small["metric_name"], iso(small)): "p90",
         (large["environment"], large["metric_name"], iso(large)): "the rank error of p90",
     }
+
+
+def test_a_record_with_other_headers_or_another_timestamp_than_in_kafka_is_named(damaged: Damaged) -> None:
+    headed, stamped = damaged.sales
+    topic = damaged.lake.topic("sales-events-v1")
+    landed = damaged.different[f"landed {topic} → {BRONZE_SALES}"]
+    books = damaged.different[f"records {BRONZE_SALES} = {SILVER_SALES} + dead letters"]
+    assert {(key["partition"], key["offset"]): what for key, what in landed} == {
+        headed[1:]: "different in bronze and Kafka",
+        stamped[1:]: "different in bronze and Kafka",
+    }
+    ((key, what),) = books
+    assert (key["partition"], key["offset"]) == stamped[1:]
+    assert what.startswith("kafka_timestamp is ")
 
 
 def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(damaged: Damaged) -> None:

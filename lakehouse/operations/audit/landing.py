@@ -1,4 +1,7 @@
-"""Check `landed`: every record in Kafka up to bronze's position is in bronze exactly once."""
+"""Check `landed`: every record in Kafka up to bronze's position is in bronze exactly once.
+
+Records are compared in key, value, headers and timestamp.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
         what = (
             F.when(F.col("times").isNull(), F.lit("in Kafka, but not in bronze"))
             .when(F.col("times") > 1, F.concat(F.col("times").cast("string"), F.lit(" times in bronze")))
-            .when(F.col("sent") != F.col("landed"), F.lit("different bytes in bronze and Kafka"))
+            .when(F.col("sent") != F.col("landed"), F.lit("different in bronze and Kafka"))
         )
         different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
         notes = [*_notes(both, due, topic, of_lost), *explained]
@@ -88,7 +91,8 @@ def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, i
 
 def _content() -> Column:
     headers = F.transform("headers", lambda one: F.struct(one["key"], _hex(one["value"])))
-    return F.xxhash64(_hex("key"), _hex("value"), F.coalesce(F.to_json(headers), F.lit("[]")))
+    times = F.struct(F.unix_micros("timestamp"), "timestamp_type", "raw_timestamp")
+    return F.xxhash64(_hex("key"), _hex("value"), F.coalesce(F.to_json(headers), F.lit("[]")), times)
 
 
 def _hex(bytes_: Column | str) -> Column:
