@@ -26,9 +26,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake, entries
-from lakehouse.streams.definition import Stream
-from lakehouse.testing.kills import CrashError, crash_at
+from lakehouse.streams.definition import Stream, only
+from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests.support import pipeline
+from tests.support.batches import gold_of
 from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
 from tests.support.pipeline import Raw
 
@@ -406,3 +407,23 @@ def test_an_id_that_is_noted_again_keeps_the_greatest_bar_and_none_once_its_row_
 
     other = payments(unique_by="id", sequence_by="header:turn")
     assert [row.bar for row in retained.ids_taken(lake, other.sources[0]).collect()] == [None, None]
+
+
+def test_gold_follows_corrections_through_a_combine_that_selects_columns(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    (table,) = CORRECTED.gold
+    picked = replace(table, combine=lambda rows: only(rows).select("user", "amount", "event_time"))
+    stream = replace(CORRECTED, gold=(picked,))
+    run = Run(lake, lake_settings, stream)
+
+    def totals() -> list[tuple[str, int, int]]:
+        take_next(gold_of(lake.spark, lake_settings, stream), now=LANDED + timedelta(hours=1))
+        rows = pipeline.rows_of(lake_settings, "gold.sums")
+        return [(row["user"], int(row["total_amount"]), row["count"]) for row in rows]
+
+    run.take([paid("a", 1, 10), paid("b", 1, 5)])
+    assert totals() == [("ann", 15, 2)]
+
+    run.take([paid("a", 2, 12), deleted("b", sent_s=60)])
+    assert totals() == [("ann", 12, 1)]
