@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
 from lakehouse.operations.doctor.rights import rights_of_pipeline
 from lakehouse.settings import Settings
 from lakehouse.settings.keys import variables
 from tests.support.processes import BIN, QUICK_JVM, ROOT
+from tests.support.shell import run_block
 from tests.support.streams import STREAMS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,17 +46,9 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.name)
-def test_a_runnable_block_runs(page: Path, filled_lake: Settings) -> None:
+def test_a_runnable_block_runs(page: Path, filled_lake: Settings, nameless: SparkSession) -> None:
     for block in runnable(page):
-        ended = subprocess.run(
-            ["/bin/bash", "-e", "-c", block],
-            cwd=ROOT,
-            env=environment_of(filled_lake),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        ended = run_block(block, environment_of(filled_lake), nameless, TIMEOUT_S)
         assert ended.returncode == 0, f"{block}{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
 
 
