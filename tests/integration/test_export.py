@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -741,6 +742,99 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
     assert "Redis has evicted" in export.notices[0]
     assert "maxmemory-policy volatile-lru" in export.notices[0]
     assert (export.run(), export.notices) == ([], [])
+
+
+@pytest.fixture
+def newer(export: Export, tmp_path: Path) -> Export:
+    """Return the export of a lake created later, to a topic of its own and to the same database of Redis."""
+    topics = {**export.settings.topics, "metrics-aggregated-1m": f"{export.topic}-of-newer"}
+    time.sleep(0.002)  # generations count milliseconds
+    return Export(export.spark, export.settings.changed({"lake": str(tmp_path / "newer"), "topics": topics}))
+
+
+def counts_in_redis(export: Export) -> dict[str, int]:
+    """Return the count of each row, whichever lake has written it."""
+    with export.redis() as client:
+        keys = list(client.scan_iter("lakehouse:metrics_1m:row:*"))
+        return {str(key): json.loads(str(client.get(key)))["count"] for key in keys}
+
+
+def test_a_lake_that_is_older_than_the_rows_in_redis_says_so_and_changes_nothing_there(
+    export: Export, newer: Export
+) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    export.run()
+    newer.put(State("auth", 0, count=7))
+    newer.run()
+    both = {State("auth", 0).row_key: 7, State("auth", 1).row_key: 1}
+    assert counts_in_redis(export) == both
+
+    said = "Redis has rows of gold.metrics_1m from a lake that is newer than this one, created or adopted at "
+    with pytest.raises(RedisTroubleError, match=said):  # though it has nothing to send
+        export.run()
+    export.put(State("auth", 1, count=2), State("cart", 0))
+    with pytest.raises(RedisTroubleError, match=said) as caught:
+        export.run()
+    assert "\n" not in str(caught.value)
+    assert len(export.messages()) == 4  # Kafka does not wait
+    assert counts_in_redis(export) == both
+    assert newer.run() == []
+    assert newer.checked().differences == 0
+    check = export.checked()
+    assert not check.is_clean
+    assert "or refused rows" in check.not_compared[0]
+
+    export.flush()  # the newer lake is gone
+    (filled,) = export.run()
+    assert (filled.batch, filled.result.written) == (None, {"redis": 3})
+    assert export.checked().is_clean
+    assert (export.run(), export.notices) == ([], [])
+
+
+@pytest.mark.soak
+def test_a_lake_whose_rows_a_newer_lake_holds_back_fills_another_database(
+    export: Export, newer: Export, tmp_path: Path
+) -> None:
+    export.put(State("auth", 0))
+    export.run()
+    newer.put(State("auth", 0, count=7))
+    newer.run()
+    export.put(State("cart", 0))
+    with pytest.raises(RedisTroubleError, match="from a lake that is newer than this one"):
+        export.run()
+
+    with redis_servers.at_socket(tmp_path / "redis") as url:
+        moved = Export(export.spark, export.settings.changed({"redis.url": SecretStr(url)}))
+        (filled,) = moved.run()
+        assert (filled.batch, filled.result.written) == (None, {"redis": 2})
+        assert moved.checked().is_clean
+    assert newer.checked().is_clean
+
+
+def test_rows_that_a_newer_lake_holds_back_are_counted_though_its_mark_is_lost(
+    export: Export, newer: Export
+) -> None:
+    """Redis has evicted the newer lake's mark, or both lakes write at the same moment."""
+    newer.put(State("auth", 0, count=7), State("auth", 2, count=7))
+    newer.run()
+    export.put(State("auth", 0), State("auth", 1), State("cart", 0))
+    with export.redis() as client:
+        client.delete("lakehouse:metrics_1m:filled")
+
+    held = "which hold back 2 rows of this lake, such as lakehouse:metrics_1m:row:auth:latency:[0-9]+; "
+    with pytest.raises(RedisTroubleError, match=held):
+        export.run()
+    assert len(export.messages()) == 3
+
+    assert newer.run() == []  # a fill that finds all of its rows, and puts its mark back
+    with pytest.raises(RedisTroubleError, match="created or adopted at"):
+        export.run()
+    assert counts_in_redis(export) == {
+        State("auth", 0).row_key: 7,
+        State("auth", 1).row_key: 1,  # not held back, but auth's latest row is the newer lake's
+        State("auth", 2).row_key: 7,
+        State("cart", 0).row_key: 1,
+    }
 
 
 @pytest.mark.soak

@@ -29,6 +29,7 @@ from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.kafka.slices import SlicedSink, last_sliced
 from lakehouse.sinks.port import Slice
+from lakehouse.sinks.redis.client import RedisTroubleError
 from lakehouse.sinks.redis.rows import CALL_ROWS, RedisSink, filled_key
 from lakehouse.storage.kafka.topics import Limits, create_topics, limits_of
 from lakehouse.storage.kafka.transactions import FencedError, Record, Transactions, reported
@@ -604,15 +605,22 @@ def test_a_table_made_anew_replaces_the_rows_of_the_old_one_though_its_versions_
     old.write([window("auth", 60, 900), window("auth", 120, 901), window("billing", 120, 902)])
 
     assert new.write([window("auth", 60, 2)]).rows == 1
-    assert old.write([window("auth", 60, 903), window("auth", 180, 904)]).rows == 1  # the second row is new
+    put = old.write([window("auth", 60, 903), window("auth", 180, 904), window("billing", 120, 903)])
+    assert put.rows == 2  # the new table holds back the first row, and the second one as its member's latest
+    assert (put.held, put.held_key) == (2, row_key(table, "auth:cpu:180"))
+    with pytest.raises(RedisTroubleError, match=rf"gold\.{table} .* hold back 2 rows .*auth:cpu:180"):
+        old.refuse_held(put)
 
     assert stored(reader, table, window("auth", 60, 2)) == expected(window("auth", 60, 2), GENERATION + 1)
     assert latest(reader, table) == {
         "auth": expected(window("auth", 60, 2), GENERATION + 1),
-        "billing": expected(window("billing", 120, 902)),
+        "billing": expected(window("billing", 120, 903)),
     }
-    assert new.write([window("auth", 60, 2)]).rows == 0
+    again = new.write([window("auth", 60, 2)])
+    assert (again.rows, again.held) == (0, 0)
     assert new.write([window("auth", 60, 3)]).rows == 1
+    older = new.write([window("auth", 60, 2), window("billing", 120, 4)])
+    assert (older.rows, older.held) == (1, 0)
 
 
 def test_a_fill_stands_until_redis_loses_its_keys(
@@ -635,6 +643,35 @@ def test_a_fill_stands_until_redis_loses_its_keys(
     with pytest.raises(ZeroDivisionError), sink.filling():
         _ = 1 / 0
     assert not sink.seems_filled()
+
+
+def test_a_fill_of_a_newer_table_stands_until_it_expires_and_the_older_table_is_refused(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    filled = f"lakehouse:{table}:filled"
+    old, new = make_redis_sink(), make_redis_sink(ttl_s=3, generation=GENERATION + 1)
+    with old.filling():
+        pass
+    assert not new.is_filled()
+    assert not new.seems_filled()
+    with new.filling():
+        assert not new.is_filled()
+        with pytest.raises(RedisTroubleError, match="from a lake that is newer than this one"):
+            old.is_filled()
+    assert new.is_filled()
+
+    assert not old.seems_filled()
+    for refused in (old.is_filled, old.require):
+        with pytest.raises(RedisTroubleError, match=r"created or adopted at \d{4}-\d\d-\d\d .* \(FLUSHDB\)"):
+            refused()
+    assert reader.ttl(filled) <= 3  # the older table has not renewed it
+
+    await_(lambda: not reader.exists(filled), 60)
+    old.require()
+    assert not old.is_filled()
+    with old.filling():
+        pass
+    assert old.is_filled()
 
 
 VERSIONS = [

@@ -55,7 +55,7 @@ def check_store(
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     if kind.name in sent.behind(spark, path, place):
-        lacks = f"{kind.label} was unavailable or full and is missing rows; the export sends them once it can"
+        lacks = f"{kind.label} was unavailable or full, or refused rows; the export sends them once it can"
         return [subject.found(0, 0, [], not_compared=[lacks])]
 
     def rows_at(version: int) -> DataFrame:

@@ -28,9 +28,10 @@
 -- a stamp but is missing from the hash is added to the hash.
 --
 -- Returns for each row 2 if it was written, 1 if Redis has the same version, or 0 if Redis has a newer version. With
--- 0, the hash is unchanged. 4 is added if the row's member is open.
+-- 0, the hash is unchanged. 4 is added if the row's member is open. 8 is added if another table's newer generation
+-- holds the row back, from its own key (then 8 is all) or from its group's hash.
 
-local WIDTH = 6
+local WIDTH, HELD = 6, 8
 local count, generation, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local are_all_put, rows_move = ARGV[5] == "1", ARGV[6] == "1"
 local now = tonumber(redis.call("TIME")[1])
@@ -39,11 +40,10 @@ local function put_row(key, version, row)
   local pattern = ',"_generation":(%d+),"_version":(%d+)}$'
   local standing_generation, standing_version = string.match(redis.call("GET", key) or "", pattern)
   if standing_generation then
-    local ahead = tonumber(standing_generation) - generation
-    if ahead == 0 then
-      ahead = tonumber(standing_version) - version
-    end
-    if ahead >= 0 then
+    local newer_by, ahead = tonumber(standing_generation) - generation, tonumber(standing_version) - version
+    if newer_by > 0 then
+      return HELD
+    elseif newer_by == 0 and ahead >= 0 then
       return ahead > 0 and 0 or 1
     end
   end
@@ -79,7 +79,10 @@ local function put_latest(first, version, row, is_deleted, member, order)
   local is_open = is_vacant or suffix == " open"
   if g then
     g, o, v = tonumber(g), tonumber(o), tonumber(v)
-    is_open = is_open and g >= generation
+    if g > generation then
+      return HELD
+    end
+    is_open = is_open and g == generation
   elseif are_all_put then
     redis.call("HDEL", hash, member)
   end
@@ -108,7 +111,7 @@ local function put_latest(first, version, row, is_deleted, member, order)
     note(" deleted")
     is_open = true
   end
-  return is_open
+  return is_open and 4 or 0
 end
 
 local found = {}
@@ -116,10 +119,9 @@ for n = 1, count do
   local at = 6 + (n - 1) * WIDTH
   local version, row, is_deleted, group = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] == "1", tonumber(ARGV[at + 4])
   found[n] = put_row(KEYS[n], tonumber(version), row)
-  if found[n] > 0 then
+  if found[n] == 1 or found[n] == 2 then
     local first = count + 3 * group - 2
-    local is_open = put_latest(first, version, row, is_deleted, ARGV[at + 5], ARGV[at + 6])
-    found[n] = found[n] + (is_open and 4 or 0)
+    found[n] = found[n] + put_latest(first, version, row, is_deleted, ARGV[at + 5], ARGV[at + 6])
   end
 end
 

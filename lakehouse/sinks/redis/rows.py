@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,20 @@ from redis.retry import Retry
 
 from lakehouse.common.printable import printable
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.redis.client import WRONG_TYPE, impatient, redis_client, reported, told
+from lakehouse.sinks.redis.client import (
+    WRONG_TYPE,
+    RedisTroubleError,
+    impatient,
+    redis_client,
+    reported,
+    told,
+)
 from lakehouse.streams.definition import MergedTable
 
 CALL_ROWS = 500  # rows per script call; a call blocks Redis for about 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("put.lua")
-_OLDER, _NEW, _OPEN = 0, 2, 4  # the script's answers; 1 means the same version
+_OLDER, _NEW, _OPEN, _HELD = 0, 2, 4, 8  # the script's answers; 1 means the same version
 _PURGED_AT_ONCE = 100
 _EXPIRY = 2  # index of the sorted set among a group's keys, after two hashes
 _LAYOUT = "layout 3"
@@ -36,17 +44,22 @@ DELETED = f'{{"{_IS_DELETED}":true'
 """The beginning of a deleted row's text."""
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
+_MADE = ", generation "
+_GENERATION_OF_MARK = re.compile(rf"{_MADE}([0-9]{{1,14}})$")
 
 
 @dataclass(frozen=True)
 class Put:
     """The result of writing changes: the number of new rows, and the open members as (group, member).
 
-    A member is open if its latest row was deleted, because an older row may now be its latest.
+    A member is open if its latest row was deleted, because an older row may now be its latest. `held` is the
+    number of rows that another lake's rows of a newer generation hold back, and `held_key` one of their keys.
     """
 
     rows: int = 0
     open: frozenset[tuple[str, str]] = frozenset()
+    held: int = 0
+    held_key: str = ""
 
 
 class RedisSink:
@@ -59,9 +72,12 @@ class RedisSink:
     retried `retries` times with increasing delays, for half a minute by default.
 
     The key `lakehouse:<table>:filled` marks a server that contains all expected rows. Its value consists of
-    the server's run id, the version of the key layout, the number of keys evicted before the fill, and the
-    time to live. If the key is missing or has a different value, rows may have been lost. The key expires
-    like the rows, so a Redis that evicts only expiring keys may also evict it.
+    the server's run id, the version of the key layout, the number of keys evicted before the fill, the time
+    to live, and the generation. If the key is missing or has a different value, rows may have been lost. The
+    key expires like the rows, so a Redis that evicts only expiring keys may also evict it.
+
+    If the key has a newer generation, a newer lake fills the same keys. This lake then writes nothing,
+    because its rows would be held back or mixed with the other lake's, and lets the key expire.
     """
 
     def __init__(
@@ -95,22 +111,36 @@ class RedisSink:
         Raises RedisTroubleError if Redis remains unreachable or refuses rows. Some rows may already
         have been written.
         """
-        before = after or Put()
-        written, open_ = before.rows, set(before.open)
+        put = after or Put()
+        written, open_ = put.rows, set(put.open)
         remaining = iter(changes)
         while chunk := next_chunk(remaining, CALL_ROWS):
             with reported():
                 found = self._put(chunk, are_all=are_all)
             for change, how in zip(chunk, found, strict=True):
-                if how != _OLDER:
+                if how & _HELD:
+                    put = replace(put, held=put.held + 1, held_key=row_key(self._table, change.row_key))
+                if how not in {_OLDER, _HELD}:
                     written += bool(how & _NEW)
                     (open_.add if how & _OPEN else open_.discard)((change.group, change.member))
-        return Put(written, frozenset(open_))
+        return replace(put, rows=written, open=frozenset(open_))
+
+    def refuse_held(self, put: Put) -> None:
+        """Raise RedisTroubleError if another lake's rows have held rows back."""
+        if put.held:
+            rows = f"{put.held:,} row{'s' if put.held > 1 else ''}"
+            held = f"which hold back {rows} of this lake, such as {printable(put.held_key)}"
+            raise RedisTroubleError(self._of_newer_lake(held))
 
     def is_filled(self) -> bool:
-        """Return whether Redis contains all expected rows. Raises RedisTroubleError as `write` does."""
+        """Return whether Redis contains all expected rows. Raises RedisTroubleError as `write` does.
+
+        Also raises it if a newer lake fills the table's keys.
+        """
         with reported():
-            return self._mark(self._client) == self._place_of(self._client)
+            mark = self._mark(self._client)
+            self._refuse_newer(mark)
+            return mark == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
         """Return whether Redis contains all expected rows, or true if it is unreachable. Does not retry."""
@@ -120,9 +150,9 @@ class RedisSink:
             return True
 
     def require(self) -> None:
-        """Raise RedisTroubleError unless Redis answers promptly."""
+        """Raise RedisTroubleError unless Redis answers promptly and no newer lake fills the table's keys."""
         with reported():
-            self._impatient.ping()
+            self._refuse_newer(self._mark(self._impatient))
 
     def evictions(self) -> str | None:
         """Return a message about the keys evicted since the last fill, or None if there are none."""
@@ -142,7 +172,7 @@ class RedisSink:
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
-            self._client.set(name, _FILLING, ex=self._ttl_s)
+            self._client.set(name, f"{_FILLING}{_MADE}{self._generation}", ex=self._ttl_s)
         self._place = place
         yield
         with reported():
@@ -154,16 +184,29 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return the filled key's value, and renew its time to live."""
-        with client.pipeline(transaction=False) as pipeline:
-            pipeline.get(filled_key(self._table))
-            pipeline.expire(filled_key(self._table), self._ttl_s)
-            found, _ = pipeline.execute()
-        return found.decode(errors="replace") if isinstance(found, bytes) else None
+        """Return the filled key's value, and renew its time to live unless a newer lake has set it."""
+        (found,) = _get(client, [filled_key(self._table)])  # an error in a pipeline names the key
+        mark = None if found is None else found.decode(errors="replace")
+        if mark is not None and _generation_in(mark) <= self._generation:
+            client.expire(filled_key(self._table), self._ttl_s)
+        return mark
 
     def _place_of(self, client: redis.Redis) -> str:
         """Return the filled key's expected value. It is constant if the user may not run INFO."""
-        return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
+        return f"{_place(told(client))}{_LIVES}{self._ttl_s}{_MADE}{self._generation}"
+
+    def _refuse_newer(self, mark: str | None) -> None:
+        generation = 0 if mark is None else _generation_in(mark)
+        if generation > self._generation:
+            at = datetime.fromtimestamp(generation / 1000, UTC)
+            raise RedisTroubleError(self._of_newer_lake(f"created or adopted at {at:%F %T} UTC"))
+
+    def _of_newer_lake(self, more: str) -> str:
+        return (
+            f"Redis has rows of gold.{self._table} from a lake that is newer than this one, {more}; each "
+            "lake needs a database of its own (redis.url). If the newer lake is gone, empty the database "
+            "(FLUSHDB), or wait until its rows expire (docs/redis.md)"
+        )
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
         """Write rows in one script call, and return the script's answer for each row."""
@@ -294,6 +337,12 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
         for name in names:
             pipeline.get(name)
         return list(pipeline.execute())
+
+
+def _generation_in(mark: str) -> int:
+    """Return the generation in the filled key's value, or 0 if there is none, as in earlier versions."""
+    found = _GENERATION_OF_MARK.search(mark)
+    return 0 if found is None else int(found[1])
 
 
 def _place(server: Mapping[str, Any]) -> str:

@@ -50,7 +50,10 @@ class ToRedis:
         self._put, self._filling, self._is_whole = Put(), ExitStack(), False
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch. If it contains all of the table's rows, the micro-batch also fills Redis."""
+        """Begin a micro-batch. If it contains all of the table's rows, the micro-batch also fills Redis.
+
+        Raises RedisTroubleError if Redis has the table's rows from a newer lake, as `end` and `fill` do.
+        """
         self._put, self._filling, self._sending = Put(), ExitStack(), sending
         is_filled = self._redis.is_filled()
         fills = not is_filled and sending.is_first and not sending.span.after.is_beginning
@@ -64,6 +67,7 @@ class ToRedis:
 
     def end(self) -> int:
         """Send rows that have become their member's latest row, and return the number of new rows."""
+        self._redis.refuse_held(self._put)
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
@@ -151,7 +155,9 @@ class ToRedis:
         with outgoing(chosen(newest.where(leaves(table))), changes_of(table)) as rows:
             # Send each member's latest row first. In a new generation, an older row that is sent first would
             # count as the latest.
-            return self._redis.write(rows.latest_first(), are_all=True).rows
+            put = self._redis.write(rows.latest_first(), are_all=True)
+        self._redis.refuse_held(put)
+        return put.rows
 
 
 def _url(settings: Settings) -> str:
