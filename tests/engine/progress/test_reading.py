@@ -260,7 +260,8 @@ def test_a_source_that_was_made_again_is_refused_by_name(place: Place) -> None:
         PositionError, match=r"^silver.numbers was built from a different bronze.numbers \(id "
     ) as no:
         place.reading().next({})
-    assert f"delete {place.path('out')}" in str(no.value)
+    assert "bronze.numbers was deleted and recreated" in str(no.value)
+    assert f"or delete {place.path('out')} (and the tables made from it) and run again" in str(no.value)
 
 
 def test_a_source_that_was_put_back_from_an_older_copy_is_refused(place: Place, tmp_path: Path) -> None:
@@ -302,8 +303,10 @@ def test_rows_of_unknown_origin_are_refused(place: Place) -> None:
     tables.append(rows, place.path("beside"))
     with pytest.raises(
         PositionError, match=r"^there are rows in silver.letters, but no recorded position of silver.numbers"
-    ):
+    ) as no:
         place.reading().next({})
+    way_out = f"or delete {place.path('beside')} (and the tables made from these rows) and run again"
+    assert way_out in str(no.value)
 
 
 def test_a_commit_that_log_retention_has_removed_is_named(place: Place) -> None:
