@@ -1,6 +1,6 @@
 """Every record, whatever it holds, becomes a row or a letter: see tests/fuzz/anything.py.
 
-`make test` runs one round of each format. `make soak` runs others for three minutes, or FUZZ_MINUTES, in a
+`make test` runs one round of each format. `make soak` runs others for a minute, or FUZZ_MINUTES, in a
 separate process with a small heap and a deadline, through every layer and store.
 """
 
@@ -19,7 +19,7 @@ from lakehouse.settings import Settings
 from tests.fuzz.anything import FORMATS, World, made, registry
 from tests.support.processes import ROOT
 
-MINUTES = os.environ.get("FUZZ_MINUTES", "3")
+MINUTES = os.environ.get("FUZZ_MINUTES", "1")
 SEED = 57
 RECORDS = 60
 

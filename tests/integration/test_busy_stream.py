@@ -168,12 +168,12 @@ def rebuilding(lake: Lake) -> int:
     return done.inserted
 
 
+REBUILD = Operation("rebuild silver", rebuilding, Statuses("replayed", "open"))
 OPERATIONS = (
     Operation("replay", replaying, Statuses("replayed", "open")),
     Operation("discard", discarding, Statuses("open", "discarded")),
-    Operation("rebuild silver", rebuilding, Statuses("replayed", "open")),
+    REBUILD,
 )
-by_name = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 
 
 def at_rest(operation: Operation, lake: Lake, settings: Settings, landed: int) -> None:
@@ -204,7 +204,7 @@ def overtaken(stream: Busy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.soak
-@by_name
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_an_append_between_what_is_read_and_the_commit_is_no_conflict(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
@@ -368,69 +368,14 @@ def for_a_while(stream: Busy, work: Callable[[], object]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
-@by_name
-def test_a_while_of_repairs_beside_a_busy_stream(
-    lake: Lake, lake_settings: Settings, operation: Operation
-) -> None:
+def test_a_while_of_rebuilds_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
     stream, dealt_with = Busy(lake.spark, lake_settings), list[int]()
     stream.tick()
 
-    for_a_while(stream, lambda: dealt_with.append(operation.run(lake)))
+    for_a_while(stream, lambda: dealt_with.append(REBUILD.run(lake)))
 
     assert sum(dealt_with) > len(dealt_with)
-    at_rest(operation, lake, lake_settings, stream.landed)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_while_of_retention_and_upkeep_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
-    """Each round removes another day's records from all three tables."""
-    stream, days = settled_days(lake.spark, lake_settings, DAYS), iter(range(DAYS - 1, YOUNGEST - 2, -1))
-
-    def take_a_day() -> None:
-        if (kept := next(days, None)) is not None:
-            assert keep(lake, lake_settings, kept, *OF_A_DAY) == OF_A_DAY
-
-    for_a_while(stream, take_a_day)
-
-    left = next(days, YOUNGEST - 2)
-    statuses = books(lake_settings, stream.landed, first=3 * (DAYS - 1 - left))
-    assert set(statuses.values()) == {"discarded", "open"}
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_while_of_statements_beside_a_busy_stream(lake: Lake, lake_settings: Settings) -> None:
-    """Silver is updated and merged into, letters are updated, and bronze loses its oldest records."""
-    stream, rounds = Busy(lake.spark, lake_settings), 0
-    stream.tick()
-    names = (BRONZE, SILVER, DEAD_LETTERS)
-    raw, clean, dead = (f"delta.`{pipeline.path_of(lake_settings, name)}`" for name in names)
-
-    def correct() -> None:
-        nonlocal rounds
-        rounds += 1
-        for statement in (
-            f"UPDATE {clean} SET environment = 'round {rounds}' WHERE offset = 0",
-            (
-                f"MERGE INTO {clean} AS t USING (SELECT 0 AS offset) AS s ON t.offset = s.offset "
-                "WHEN MATCHED THEN UPDATE SET value = t.value + 1"
-            ),
-            f"UPDATE {dead} SET attempts = attempts + 1 WHERE offset < 3",
-            f"DELETE FROM {raw} WHERE offset < {rounds - 1}",
-        ):
-            ask(lake.spark, statement, limit=1, write=True)
-
-    for_a_while(stream, correct)
-
-    assert offsets(lake_settings, BRONZE) == list(range(rounds - 1, stream.landed))
-    found = {row["offset"]: row for row in pipeline.rows_of(lake_settings, SILVER)}
-    assert sorted(found) == list(range(0, stream.landed, 3))
-    assert offsets(lake_settings, SILVER) == sorted(found)
-    assert (found[0]["environment"], found[0]["value"]) == (f"round {rounds}", 1.0 + rounds)
-    assert {row["value"] for offset, row in found.items() if offset} == {1.0}
-    letters = {row["offset"]: row["attempts"] for row in pipeline.rows_of(lake_settings, DEAD_LETTERS)}
-    assert letters == {offset: 1 + rounds * (offset < 3) for offset in range(stream.landed) if offset % 3}
+    at_rest(REBUILD, lake, lake_settings, stream.landed)
 
 
 @pytest.mark.slow

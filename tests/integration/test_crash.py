@@ -50,7 +50,6 @@ from tests.support.streams import SALES
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
-TABLE_OF: dict[LayerName, str] = {"silver": SILVER, "gold": GOLD}
 SALES_TABLES = ("product_sales", "sales_notifications")
 ONE_CUT_A_BATCH = {"run.max_bytes": 1}
 
@@ -205,30 +204,17 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     assert tables.read(spark, str(pipeline.path_of(settings, BRONZE))).schema == bronze.SCHEMA
 
 
-@pytest.mark.parametrize(
-    ("number", "after", "micro_batches"),
-    [
-        pytest.param(1, False, 1, id="nothing was written: it takes all that waits"),
-        pytest.param(1, True, 2, id="dead letters were written: the same records"),
-        pytest.param(2, True, 2, id="all was written: what came since"),
-    ],
-)
 def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
-    spark: SparkSession,
-    lake_settings: Settings,
-    number: int,
-    micro_batches: int,
-    *,
-    after: bool,
+    spark: SparkSession, lake_settings: Settings
 ) -> None:
-    """Each cut is judged by the watermark of its landing, whichever micro-batch it is in."""
+    """Dead letters were written, so the same records come again, under the watermark of their landing."""
     pipeline.land(spark, lake_settings, CUTS[:2], landed_at=LANDED)
-    crash(silver_of(spark, lake_settings), "append", number, after=after)
+    crash(silver_of(spark, lake_settings), "append", 1, after=True)
     pipeline.land(spark, lake_settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
 
     take_all(partial(silver_of, spark, lake_settings))
 
-    assert pipeline.version_of(lake_settings, SILVER) == micro_batches
+    assert pipeline.version_of(lake_settings, SILVER) == 2
     assert silver_differences(lake_settings, CUTS) == []
 
 
@@ -249,37 +235,24 @@ def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
         take_all(partial(silver_of, spark, lake_settings))
 
 
-@pytest.mark.parametrize(
-    ("number", "after", "read"),
-    [
-        pytest.param(1, False, [5], id="before the side table: all that waits", marks=pytest.mark.soak),
-        pytest.param(1, True, [3, 2], id="after the side table: the same records"),
-        pytest.param(2, False, [3, 2], id="before the main table: the same records", marks=pytest.mark.soak),
-        pytest.param(2, True, [2], id="after the main table: what came since"),
-    ],
-)
-def test_a_crash_around_a_side_table_loses_and_doubles_nothing(
-    spark: SparkSession, lake_settings: Settings, number: int, read: list[int], *, after: bool
+def test_a_crash_after_a_side_table_loses_and_doubles_nothing(
+    spark: SparkSession, lake_settings: Settings
 ) -> None:
     """Two products cross the threshold of 2000; one of them then falls below it and crosses it again."""
     make_gold = partial(gold_of, spark, lake_settings, SALES)
     accept_sales(spark, lake_settings, sold("pen", 1500, 0), sold("ink", 2500, 1), sold("pen", 1000, 2))
-    crash(make_gold(), "upsert", number, after=after)
+    crash(make_gold(), "upsert", 1, after=True)
     accept_sales(spark, lake_settings, sold("pen", -2000, 3), sold("pen", 1600, 4))
 
-    assert take_all(make_gold) == read
+    assert take_all(make_gold) == [3, 2]  # the same records, then what came since
 
     assert notified(lake_settings) == [("ink", 1), ("pen", 2), ("pen", 4)]
     assert sales_differences(lake_settings) == []
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("number", "after"),
-    [(1, True), (1, False), (2, False), (2, True)],
-)
-def test_a_crash_around_a_side_table_while_rows_are_made_anew_loses_and_doubles_nothing(
-    spark: SparkSession, lake_settings: Settings, number: int, *, after: bool
+def test_a_crash_after_a_side_table_while_rows_are_made_anew_loses_and_doubles_nothing(
+    spark: SparkSession, lake_settings: Settings
 ) -> None:
     """The pen's first record arrives last, so its crossing moves, and the old one leaves the side table."""
     make_gold = partial(gold_of, spark, lake_settings, SALES)
@@ -287,7 +260,7 @@ def test_a_crash_around_a_side_table_while_rows_are_made_anew_loses_and_doubles_
     assert take_all(make_gold) == [3]
     assert notified(lake_settings) == [("pen", 2)]
     accept_sales(spark, lake_settings, sold("pen", 600, 0), sold("ink", 1, 4))
-    crash(make_gold(), "upsert", number, after=after)
+    crash(make_gold(), "upsert", 1, after=True)
     accept_sales(spark, lake_settings, sold("pen", 1, 5))
 
     take_all(make_gold)
@@ -326,7 +299,7 @@ def sales_differences(settings: Settings) -> list[str]:
 # A process that is killed.
 
 
-def start_layer(layer: LayerName, settings: Settings) -> subprocess.Popen[bytes]:
+def start_silver(settings: Settings) -> subprocess.Popen[bytes]:
     environment = {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
@@ -335,9 +308,12 @@ def start_layer(layer: LayerName, settings: Settings) -> subprocess.Popen[bytes]
         "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
         **QUICK_JVM,
     }
-    command = [str(Path(sys.executable).with_name("lakehouse")), "run", layer, "--trigger", "available-now"]
+    lakehouse = str(Path(sys.executable).with_name("lakehouse"))
     return subprocess.Popen(
-        command, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        [lakehouse, "run", "silver", "--trigger", "available-now"],
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )
 
 
@@ -364,93 +340,33 @@ def busy_cuts(seed: int, cuts: int) -> list[list[Raw]]:
     ]
 
 
-def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
-    return lambda settings: pipeline.version_of(settings, table) > number  # version 0 is the empty table
-
-
-def writing_batch(number: int, table: str) -> Callable[[Settings], bool]:
-    """Return a check: the table has had this many micro-batches or more, and has a file no commit names."""
-
-    def is_writing(settings: Settings) -> bool:
-        path = pipeline.path_of(settings, table)
-        files = {file.name for file in path.glob("*.parquet")}
-        if not files or pipeline.version_of(settings, table) < number:
-            return False
-        log = [file.read_text() for file in sorted((path / "_delta_log").glob("0*.json"))]
-        return any(not any(name in text for text in log) for name in files)
-
-    return is_writing
-
-
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("layer", "moments"),
-    [
-        pytest.param("silver", [written_batch(1, DEAD_LETTERS)], id="silver, after dead letters"),
-        pytest.param(
-            "gold",
-            [writing_batch(0, GOLD), written_batch(1, GOLD), writing_batch(3, GOLD)],
-            id="gold, in the first micro-batch, after a merge and once more",
-        ),
-    ],
-)
 def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
-    spark: SparkSession,
-    lake_settings: Settings,
-    layer: LayerName,
-    moments: list[Callable[[Settings], bool]],
+    spark: SparkSession, lake_settings: Settings
 ) -> None:
-    """The test goes by files alone, wherever the process itself is when a moment is reached."""
+    """It is killed once it has written dead letters, wherever the process itself is by then."""
     settings = lake_settings.changed(ONE_CUT_A_BATCH)
-    cuts = busy_cuts(7, len(moments) + 3)
+    cuts = busy_cuts(7, 4)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
-    if layer == "gold":
-        pipeline.run_layers(spark, settings, "silver")
 
-    for reached in moments:
-        process = start_layer(layer, settings)
-        try:
-            wait_for(lambda reached=reached: reached(settings), process)  # type: ignore[misc]
-            jvms = psutil.Process(process.pid).children()
-            assert [jvm.name() for jvm in jvms] == ["java"]
-        finally:
-            process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-        assert psutil.wait_procs(jvms, timeout=60)[1] == []
-    assert pipeline.version_of(settings, TABLE_OF[layer]) < len(cuts)  # the kills came in time
+    process = start_silver(settings)
+    try:
+        wait_for(lambda: pipeline.version_of(settings, DEAD_LETTERS) > 1, process)  # 0 is the empty table
+        jvms = psutil.Process(process.pid).children()
+        assert [jvm.name() for jvm in jvms] == ["java"]
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    assert psutil.wait_procs(jvms, timeout=60)[1] == []
+    assert pipeline.version_of(settings, SILVER) < len(cuts)  # the kill came in time
     pipeline.run_layers(spark, settings, "silver", "gold")
 
-    assert pipeline.version_of(settings, TABLE_OF[layer]) == len(cuts)
+    assert pipeline.version_of(settings, SILVER) == len(cuts)
     assert silver_differences(settings, cuts) == []
     assert gold_differences(settings, cuts) == []
 
 
 # Runs with an interval.
-
-
-@pytest.mark.soak
-def test_a_step_that_fails_is_named_and_made_again_while_the_others_go_on(
-    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = lake_settings.changed(ONE_CUT_A_BATCH)
-    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
-    monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
-    notices, done = list[str](), list[BatchDone]()
-    options = RunOptions("100 ms", on_batch=done.append, on_notice=notices.append)
-
-    with pipeline.running(
-        Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, options
-    ) as failures:
-        pipeline.await_(lambda: f"{GOLD} works again" in notices)
-        pipeline.await_(lambda: [one.query for one in done].count(GOLD) == len(CUTS))
-
-    assert failures == []
-    assert notices[0].startswith(f"{GOLD} failed; retrying in 1 s: CrashError")
-    assert notices[1:] == [f"{GOLD} works again"]
-    merged = [one.query for one in done]
-    assert merged.index(GOLD, merged.index(GOLD) + 1) > merged.index(SILVER) + 2  # silver did not wait
-    assert silver_differences(settings, CUTS) == []
-    assert gold_differences(settings, CUTS) == []
 
 
 class SeenStop(Stop):

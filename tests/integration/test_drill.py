@@ -1,8 +1,8 @@
 """The drill: a lake is copied under load and destroyed, and the copy carries on with the same services.
 
-It runs once in this process with two streams, and once with all streams as processes, the first of which is
-killed, and with poison among the events. Readers watch the topics and Redis meanwhile: nothing goes back. At
-the end, everything is as the audit and the oracles compute it from the topics.
+All streams run as processes, the first of which is killed, with poison among the events. Readers watch the
+topics and Redis meanwhile: nothing goes back. At the end, everything is as the audit and the oracles compute
+it from the topics.
 """
 
 from __future__ import annotations
@@ -20,30 +20,16 @@ from typing import Any
 
 import pytest
 import redis
-from pydantic import SecretStr
-from pyspark.sql import SparkSession
 
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.engine.layers.step import LAYERS
-from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
-from lakehouse.operations.audit import audit
-from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.storage.tables import Lake
-from lakehouse.streams.registry import choose
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.load import Feeder
 from tests.chaos.run import Outcome, await_end
-from tests.support import redis_databases
-from tests.support.damage import as_in_a_new_process
 from tests.support.outputs import KEPT, last_messages
-from tests.support.pipeline import await_, read_topic, rows_of
-from tests.support.pipeline import running as running_here
+from tests.support.pipeline import read_topic, rows_of
 from tests.support.processes import LAKEHOUSE, Process, finish, place, running
-from tests.support.settings import MakeSettings
 
 CHANGES = {"calls": {"gap": "3s", "grace": "60s"}, "sales": {"threshold": 100}}
 """A call is closed long after both its sides have landed, even on a busy machine, so the lost lake sends no
@@ -118,65 +104,6 @@ def await_exports(process: Process) -> None:
     """Wait for EXPORTS more micro-batches of exports."""
     until = process.output.count("\nexport.") + EXPORTS
     process.await_(lambda: process.output.count("\nexport.") >= until, WAIT_S)
-
-
-@pytest.mark.soak
-def test_two_streams_go_on_from_a_copy_that_was_made_while_they_ran(
-    spark: SparkSession, make_settings: MakeSettings, services: Endpoints, tmp_path: Path
-) -> None:
-    with redis_databases.emptied(services.redis, DATABASE) as url:
-        settings = make_settings({"redis.url": SecretStr(url)})
-        create_topics(
-            services.access, dict.fromkeys(settings.topics.values(), settings.kafka.topic_partitions)
-        )
-        streams, place = choose(["metrics", "transactions"], settings), str(tmp_path / "copy")
-        lake, copy = Lake(spark, settings.lake), Lake(spark, place)
-        moved, done, watch = settings.changed({"lake": place}), list[BatchDone](), Watch(url)
-        live = RunOptions("1 second", on_batch=done.append)
-        catch_up = RunOptions(AVAILABLE_NOW, on_batch=done.append, adopts=True)
-
-        def await_more_exports() -> None:
-            until = _exports(done) + 2 * len(COUNTED)
-            await_(lambda: _exports(done) >= until, WAIT_S)
-
-        with Feeder(settings, rate=40, seed=8, poison=0.0) as feeder, watch.looking():
-            with running_here(lake, streams, LAYERS, settings, live) as failures:
-                await_more_exports()
-                Copying(lake, copy, streams).run()
-                await_more_exports()
-                Copying(lake, copy, streams).run()
-                await_more_exports()
-                assert audit(copy, streams, moved, utc_now()).is_clean
-            assert failures == []
-            shutil.rmtree(settings.lake)
-            as_in_a_new_process(spark)
-
-            note_adoption(copy)
-            for layers in (LAYERS[:-1], LAYERS[-1:]):
-                run(copy, streams, layers, moved, catch_up)
-            markers.remove(spark, place)
-
-            with running_here(copy, streams, LAYERS, moved, live) as failures:
-                await_more_exports()
-                feeder.stop()
-            assert failures == []
-            run(copy, streams, LAYERS, moved, RunOptions(AVAILABLE_NOW))
-
-        report = audit(copy, streams, moved, utc_now())
-        assert [check for check in report.checks if check.differences] == []
-        assert [one for topic in COUNTED.values() for one in went_back(moved, topic)] == []
-        assert watch.wrong == Counter()
-        assert watch.looks > 10
-        sent = len(read_topic(services.kafka, settings.topic("transactions-topic")))
-        rows = rows_of(moved, "gold.user_transactions_5m")
-        letters = [
-            one for one in rows_of(moved, "silver.dead_letters") if one["job"] == "silver.transactions"
-        ]
-        assert sum(row["count"] for row in rows) + len(letters) == sent > 100
-
-
-def _exports(done: list[BatchDone]) -> int:
-    return sum(one.query.startswith("export.") for one in done)
 
 
 @pytest.mark.soak

@@ -31,7 +31,7 @@ LANDED = pipeline.utc("2026-05-04T12:00:00")
 RECORDS = 40
 ROUNDS = [
     pytest.param((True, 2, 3), id="interpreted"),
-    pytest.param((False, 3, 10), id="generated, ten rounds", marks=pytest.mark.soak),
+    pytest.param((False, 3, 3), id="generated", marks=pytest.mark.soak),
 ]
 """Whether they are interpreted, how many rounds warm up the pipeline, and how many are counted."""
 

@@ -39,7 +39,9 @@ from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Source
 from tests.support import pipeline
+from tests.support.commands import Ended, run_command
 from tests.support.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw
+from tests.support.processes import unused_port
 from tests.support.registries import Registry, registry
 from tests.support.settings import MakeSettings
 from tests.support.streams import SALES, STREAMS, under
@@ -433,6 +435,29 @@ def test_json_with_a_schema_is_judged_as_json_behind_its_first_bytes(
         (3, [("not_framed", None)]),
         (4, [("value_null", None)]),
     ]
+
+
+def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
+    environment = {
+        "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
+        "LAKEHOUSE_STREAMS": '{"metrics": {"format": "avro"}}',
+        "LAKEHOUSE_TOPICS": json.dumps({TOPIC: "published"}),
+    }
+
+    def contract(command: str, **more: str) -> Ended:
+        return run_command(environment | more, "contract", command, "metrics")
+
+    assert contract("check").returncode == 2, "there is nothing to compare with"
+    first = contract("publish")
+    assert (first.returncode, first.stdout) == (0, contract("publish").stdout)
+    assert first.stdout.startswith("published-value: schema ")
+    done = contract("check")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "the newest schema of published-value: compatible with the contract of published\n",
+    )
+    away = contract("check", LAKEHOUSE_SCHEMA_REGISTRY_URL=f"http://127.0.0.1:{unused_port()}")
+    assert (away.returncode, "does not answer" in away.stderr) == (2, True)
 
 
 @pytest.mark.soak

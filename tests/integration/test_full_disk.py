@@ -133,17 +133,6 @@ def test_checkpoints_and_checksums_of_logs_that_find_no_room_stop_nothing(
     assert len(pipeline.rows_of(settings, BRONZE)) == 4
 
 
-@pytest.mark.soak
-def test_an_export_that_finds_no_room_for_its_note_sends_nothing_twice(
-    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "write_text", full_once(storage.write_text, lambda *_: "note", itself))
-    first, last = run_all(spark, settings)
-    assert first.startswith(f"export.metrics_1m failed; retrying in 0.05 s: {FULL}")
-    assert last == "export.metrics_1m works again"
-    assert is_right(spark, settings)
-
-
 def test_a_table_that_cannot_be_created_on_a_full_disk_says_so_and_nothing_of_what_lies_there(
     lake: Lake,
 ) -> None:

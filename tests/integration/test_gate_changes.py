@@ -147,14 +147,8 @@ DAMAGES = {
 """By the expectation that must report it, the damage done by hand to an old row."""
 
 
-QUICK = ("every window has a transaction", "every window has an event in silver")
-
-
-@pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(DAMAGES), marks=pytest.mark.soak)], ids=len)
 @pytest.mark.soak
-def test_damage_done_by_hand_to_an_old_row_closes_the_gate_at_the_next_look(
-    spending: Watched, names: tuple[str, ...]
-) -> None:
+def test_damage_done_by_hand_to_an_old_row_closes_the_gate_at_the_next_look(spending: Watched) -> None:
     spending.take(*old_and_new("u1"), *old_and_new("u2"))
     assert spending.is_open()
     places = {
@@ -162,8 +156,8 @@ def test_damage_done_by_hand_to_an_old_row_closes_the_gate_at_the_next_look(
         "event": "unix_micros(event_time) = " + str(pipeline.micros(START)),
     }
     before = {table: spending.version(table) for table in (GOLD, SILVER)}
-    for name in names:
-        spending.sql(DAMAGES[name].format(gold="{gold}", silver="{silver}", **places))
+    for name, damage in DAMAGES.items():
+        spending.sql(damage.format(gold="{gold}", silver="{silver}", **places))
         assert not spending.is_open(), name
         assert f"{GOLD}: {name}" in spending.said[-1]
         spending.sql(f"RESTORE TABLE {{gold}} TO VERSION AS OF {before[GOLD]}")
@@ -215,9 +209,7 @@ STORIES = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "name", ["sales", *(pytest.param(name, marks=pytest.mark.soak) for name in ("metrics", "calls"))]
-)
+@pytest.mark.parametrize("name", STORIES)
 def test_what_the_streams_do_is_followed_without_a_look_at_whole_tables(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -1,6 +1,6 @@
 """What a user runs, as processes: the four spark-submit jobs and `lakehouse sql`.
 
-The jobs run once over a few thousand produced events; most tests look at what they left behind.
+`make soak` runs the jobs once over a few thousand produced events, and looks at what they left behind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -87,6 +88,7 @@ def runs_of(here: Place) -> list[Run]:
 # The jobs.
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     job = done.jobs[layer]
@@ -110,6 +112,7 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, about the vector module
 
 
+@pytest.mark.soak
 def test_a_live_job_is_seen_to_run_and_one_that_has_stopped_is_not(done: Done) -> None:
     (query,) = done.live.queries
 
@@ -124,6 +127,7 @@ def test_a_live_job_is_seen_to_run_and_one_that_has_stopped_is_not(done: Done) -
     assert list((done.place.home / "running").iterdir()) == []
 
 
+@pytest.mark.soak
 def test_each_job_has_noted_its_start_and_its_stop_which_sql_reads(
     done: Done, ask: Callable[..., Ended]
 ) -> None:
@@ -152,6 +156,7 @@ def test_each_job_has_noted_its_start_and_its_stop_which_sql_reads(
     ]
 
 
+@pytest.mark.soak
 def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(done: Done) -> None:
     clean = EVENTS - done.malformed
     windows = done.place.rows("gold.metrics_1m")
@@ -171,6 +176,7 @@ def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(d
     assert shown["export"].endswith(f" {len(windows):,} {done.place.topic_out}, {len(windows):,} redis")
 
 
+@pytest.mark.soak
 def test_every_window_left_once_for_kafka_and_stands_in_redis(done: Done) -> None:
     windows = {row_id(row): row["count"] for row in done.place.rows("gold.metrics_1m")}
 
@@ -199,6 +205,7 @@ def read_committed(here: Place, topic: str) -> list[tuple[bytes, bytes]]:
 # The tables, opened without Spark.
 
 
+@pytest.mark.soak
 def test_deltalake_reads_bronze_as_the_bytes_that_were_sent(done: Done) -> None:
     landed = done.place.rows("bronze.metrics_events")
 
@@ -209,6 +216,7 @@ def test_deltalake_reads_bronze_as_the_bytes_that_were_sent(done: Done) -> None:
     assert {row["partition"] for row in landed} == {0, 1, 2, 3}
 
 
+@pytest.mark.soak
 def test_deltalake_reads_silver_as_the_values_that_were_sent(done: Done) -> None:
     clean = done.place.rows("silver.metrics_events")
     dead = done.place.rows("silver.dead_letters")
@@ -234,6 +242,7 @@ def instant(event: Mapping[str, Any]) -> datetime:
     return datetime.fromtimestamp(stamp // 1000, UTC).replace(microsecond=stamp % 1000 * 1000)
 
 
+@pytest.mark.soak
 def test_deltalake_reads_gold_as_plain_arithmetic_over_silver_has_it(done: Done) -> None:
     values: dict[tuple[str, str, datetime], list[float]] = defaultdict(list)
     for row in done.place.rows("silver.metrics_events"):
@@ -254,6 +263,7 @@ def test_deltalake_reads_gold_as_plain_arithmetic_over_silver_has_it(done: Done)
         assert (window["variance"] is None) == (len(seen) == 1)
 
 
+@pytest.mark.soak
 def test_duckdb_queries_what_deltalake_hands_it(done: Done) -> None:
     gold, silver = done.place.table("gold.metrics_1m"), done.place.table("silver.metrics_events")
 
@@ -287,6 +297,7 @@ def ask(done: Done, nameless: SparkSession) -> Callable[..., Ended]:
     return lambda *arguments: run_command(done.place.environment, "sql", *arguments, spark=nameless)
 
 
+@pytest.mark.soak
 def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done, ask: Callable[..., Ended]) -> None:
     statement = "SELECT service_id, window_start, count FROM gold.metrics_1m ORDER BY 2, 1, metric_name"
     ended = ask(statement, "--format", "json", "--limit", "3")
@@ -308,9 +319,8 @@ def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done, ask: Callable
     assert ended.stderr == "only the first 3 rows are shown; --limit N shows more\n"
 
 
-@pytest.mark.parametrize(
-    "is_process", [pytest.param(False, id="here"), pytest.param(True, id="process", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("is_process", [False, True], ids=["here", "process"])
 def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(
     done: Done, ask: Callable[..., Ended], *, is_process: bool
 ) -> None:
@@ -337,8 +347,15 @@ TRICKY = """
 """Half past one, twice, in the night when St. John's clocks are set back."""
 
 
-def test_sql_prints_csv_that_reads_back(ask: Callable[..., Ended]) -> None:
-    result = ask(TRICKY, "--format", "csv")
+@pytest.fixture
+def ask_nowhere(nameless: SparkSession, tmp_path: Path) -> Callable[..., Ended]:
+    """Run `lakehouse sql` in the same way, in a lake without tables."""
+    environment = {"COLUMNS": "300", "LAKEHOUSE_HOME": str(tmp_path)}
+    return lambda *arguments: run_command(environment, "sql", *arguments, spark=nameless)
+
+
+def test_sql_prints_csv_that_reads_back(ask_nowhere: Callable[..., Ended]) -> None:
+    result = ask_nowhere(TRICKY, "--format", "csv")
 
     assert result.returncode == 0, result.stderr
     assert list(csv.reader(io.StringIO(result.stdout))) == [
@@ -348,8 +365,8 @@ def test_sql_prints_csv_that_reads_back(ask: Callable[..., Ended]) -> None:
     ]
 
 
-def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Ended]) -> None:
-    result = ask(TRICKY)
+def test_sql_prints_a_table_with_every_value_as_it_is(ask_nowhere: Callable[..., Ended]) -> None:
+    result = ask_nowhere(TRICKY)
 
     assert result.returncode == 0, result.stderr
     for text in ("name", "2026-11-01T04:00:00Z", "2026-11-01T05:00:00Z", "[1, 2]", "2 rows"):
@@ -359,14 +376,15 @@ def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Ended])
 
 @pytest.mark.parametrize(("limit", "shown", "notice"), [(1, 1, True), (2, 2, False), (3, 2, False)])
 def test_sql_says_so_only_when_it_leaves_rows_out(
-    ask: Callable[..., Ended], limit: int, shown: int, notice: bool
+    ask_nowhere: Callable[..., Ended], limit: int, shown: int, notice: bool
 ) -> None:
-    result = ask(TRICKY, "--format", "json", "--limit", str(limit))
+    result = ask_nowhere(TRICKY, "--format", "json", "--limit", str(limit))
 
     assert len(json.loads(result.stdout)) == shown
     assert ("more" in result.stderr) == notice
 
 
+@pytest.mark.soak
 def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Ended]) -> None:
     statement = """
         SELECT (SELECT count(*) FROM bronze.metrics_events) - (SELECT count(*) FROM silver.metrics_events)

@@ -1,7 +1,7 @@
 """The notebooks run against a lake of all streams, and show what is in it.
 
 Each cell's output is compared with the same figures computed another way: from silver, or in Python. Here the
-cells run in this process; `make soak` repeats the tests with a clean kernel for each notebook.
+cells run in this process; `make soak` runs each notebook in a clean kernel.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.parametrize("execute", [InKernel], indirect=True)
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     lake: Settings, execute: Execute
 ) -> None:
@@ -211,6 +212,7 @@ def states(settings: Settings) -> dict[str, Counter[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("execute", [InProcess], indirect=True)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_without_a_lake_one_message_says_what_to_do(
     session_settings: Settings, path: Path, tmp_path: Path, execute: Execute

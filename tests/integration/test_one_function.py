@@ -31,18 +31,16 @@ from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests.support import pipeline
 from tests.support.batches import gold_of
 from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
-from tests.support.pipeline import Raw
 
 DAY_MS = 86_400_000
 
 AT_ONCE = pytest.mark.parametrize("max_bytes", [1, 1 << 30], ids=["each by itself", "at once"])
 
 
-@AT_ONCE
 def test_a_deletion_takes_what_was_sent_before_it_whatever_the_partition(
-    lake: Lake, lake_settings: Settings, max_bytes: int
+    lake: Lake, lake_settings: Settings
 ) -> None:
-    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+    run = Run(lake, lake_settings, CORRECTED)
 
     run.take(
         [
@@ -156,23 +154,6 @@ def test_what_another_writer_has_put_out_of_order_is_read_in_the_order_of_landin
     assert run.letters == {**repeated, 3: ("open", "late")}
 
 
-def test_the_front_does_not_fall_when_the_newest_record_is_deleted(
-    lake: Lake, lake_settings: Settings
-) -> None:
-    run = Run(lake, lake_settings, CORRECTED)
-    old = LANDED_MS - 8 * DAY_MS
-    run.take([paid("a", 1, at_ms=old + 1)], [paid("b", 1)], [deleted("b", sent_s=60)])
-    assert run.rows == [0]
-
-    run.take([paid("c", 1, at_ms=old)])
-
-    assert run.rows == [0]
-    assert run.letters[3] == ("open", "late")
-    noted = pipeline.noted(lake_settings, "silver.payments")
-    assert noted["silver.payments front"] == LANDED_MS * 1000
-    assert noted["silver.payments landed"] == pipeline.micros(LANDED) + 3
-
-
 OLD = LANDED_MS - 8 * DAY_MS
 
 
@@ -196,19 +177,13 @@ def assert_late(run: Run, offset: int) -> None:
     assert run.letters[offset] == ("open", "late")
 
 
-@pytest.mark.parametrize(
-    ("leaving", "max_bytes"),
-    [
-        pytest.param(deleted("b", sent_s=60), 1 << 30, id="deleted, at once"),
-        pytest.param(paid("b", 2, at_ms=OLD + 1), 1, id="corrected", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
 def test_a_record_that_is_no_longer_a_row_moves_the_front_for_good(
-    lake: Lake, lake_settings: Settings, leaving: Raw, max_bytes: int
+    lake: Lake, lake_settings: Settings
 ) -> None:
-    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+    run, corrected = Run(lake, lake_settings, CORRECTED), paid("b", 2, at_ms=OLD + 1)
 
-    run.take([paid("a", 1, at_ms=OLD + 1)], [paid("b", 1)], [leaving], [paid("c", 1, at_ms=OLD)])
+    run.take([paid("a", 1, at_ms=OLD + 1)], [paid("b", 1)], [corrected], [paid("c", 1, at_ms=OLD)])
 
     assert run.letters[1] == ("superseded", "superseded")
     assert_late(run, 3)
@@ -246,26 +221,6 @@ def test_a_conflicting_record_moves_the_front_even_if_a_person_gives_it_up(
     assert_late(run, 2)
 
 
-@pytest.mark.soak
-def test_a_late_record_that_was_replayed_and_corrected_has_one_letter(
-    lake: Lake, lake_settings: Settings
-) -> None:
-    run = Run(lake, lake_settings, CORRECTED)
-    old = LANDED_MS - 8 * DAY_MS
-    run.take([paid("a", 1)], [paid("b", 1, at_ms=old)])
-    assert run.letters == {1: ("open", "late")}
-
-    done = replay(lake, [CORRECTED], Selection(), LANDED + timedelta(hours=2), allow_late=True)
-    assert (done.passed, run.rows) == (1, [0, 1])
-    (row,) = (one for one in pipeline.rows_of(lake_settings, "silver.payments") if one["offset"] == 1)
-    after, at = (pipeline.micros(row["admitted"][name]) for name in ("after", "at"))
-    assert (after, at) == (pipeline.micros(LANDED) + 1, pipeline.micros(LANDED + timedelta(hours=2)))
-    run.take([paid("b", 2, at_ms=old)])
-
-    assert run.rows == [0, 2]
-    assert run.letters == {1: ("superseded", "superseded")}
-
-
 def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_letter(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +246,9 @@ def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_se
     now, (source,) = LANDED + timedelta(hours=2), CORRECTED.sources
     run.take([paid("a", 1)], [paid("b", 1, at_ms=LANDED_MS - 8 * DAY_MS)])
     assert replay(lake, [CORRECTED], Selection(), now, allow_late=True).passed == 1
+    (row,) = (one for one in pipeline.rows_of(lake_settings, "silver.payments") if one["offset"] == 1)
+    after, at = (pipeline.micros(row["admitted"][name]) for name in ("after", "at"))
+    assert (after, at) == (pipeline.micros(LANDED) + 1, pipeline.micros(now))
     letters = lake.path(LETTERS.layer, LETTERS.name)
     assert tables.delete(lake.spark, letters, F.col("offset") == 1) == 1
 
@@ -304,18 +262,6 @@ def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_se
     assert (run.rows, run.letters) == ([0, 1], {1: ("replayed", "lost")})
     assert [one.is_clean for one in check_records(lake, CORRECTED, source, now)] == [True]
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
-
-
-def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings: Settings) -> None:
-    run = Run(lake, lake_settings, CORRECTED)
-    old = LANDED_MS - 8 * DAY_MS
-    run.take([paid("a", 1)], [paid("b", 1, at_ms=old)], [deleted("b", sent_s=60)])
-    assert run.letters == {1: ("open", "late"), 2: ("open", "nothing_to_delete")}
-
-    done = replay(lake, [CORRECTED], Selection(rule="late"), LANDED + timedelta(hours=2), allow_late=True)
-
-    assert (done.passed, run.rows) == (0, [0])
-    assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}
 
 
 @pytest.mark.soak

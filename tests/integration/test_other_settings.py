@@ -23,10 +23,9 @@ from lakehouse.streams.definition import Stream
 from lakehouse.streams.kinds import Records, Side, joined_calls, running_totals
 from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests.support import pipeline
-from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
+from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid
 from tests.support.pipeline import DEAD_LETTERS, Raw
 
-BY_USER = payments(unique_by="user")
 WITH_HISTORY = [
     paid("a", 1, 10),
     paid("a", 2, 12),
@@ -78,61 +77,27 @@ def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None
     assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
 
 
-CONFLICTS = ("open", "conflicting_id")
-UNREAD = {4: ("open", "value_null"), 5: ("open", "wrong_type")}
-
-
-@pytest.mark.parametrize(
-    ("stream", "rows", "letters", "id_of_3"),
-    [
-        pytest.param(
-            PLAIN,
-            [0, 1, 2, 3, 6],
-            {**UNREAD, 0: ("replayed", "superseded"), 3: ("replayed", "duplicate")},
-            None,
-            id="ids off",
-        ),
-        pytest.param(
-            UNIQUE,
-            [0, 2, 6],
-            {
-                0: ("replayed", "superseded"),
-                1: CONFLICTS,
-                3: ("duplicate", "duplicate"),
-                4: ("open", "value_null"),
-                5: ("resent", "wrong_type"),
-            },
-            "b",
-            id="sequences off",
-            marks=pytest.mark.soak,
-        ),
-        pytest.param(
-            BY_USER,
-            [0],
-            {**UNREAD, 0: ("replayed", "superseded"), **dict.fromkeys((1, 2, 3, 6), CONFLICTS)},
-            "ann",
-            id="another id",
-            marks=pytest.mark.soak,
-        ),
-    ],
-)
-def test_a_rebuild_makes_rows_and_letters_by_other_ids(
-    run: Run, stream: Stream, rows: list[int], letters: dict[int, tuple[str, str]], id_of_3: str | None
-) -> None:
-    dry = rebuilt(run, stream, dry_run=True)
+def test_a_rebuild_makes_rows_and_letters_without_ids_and_with_them_again(run: Run) -> None:
+    dry = rebuilt(run, PLAIN, dry_run=True)
     assert run.rows == [1, 2, 6]
 
-    done = rebuilt(run, stream)
+    done = rebuilt(run, PLAIN)
 
     assert dry == done
-    assert (run.rows, run.letters) == (rows, letters)
+    assert run.rows == [0, 1, 2, 3, 6]
+    assert run.letters == {
+        0: ("replayed", "superseded"),
+        3: ("replayed", "duplicate"),
+        4: ("open", "value_null"),
+        5: ("open", "wrong_type"),
+    }
     found = {row["offset"]: row["unique_id"] for row in pipeline.rows_of(run.settings, DEAD_LETTERS)}
-    assert found[3] == id_of_3
+    assert found[3] is None
     run.take([paid("b", 1, 6)])  # silver continues, and the leftover columns do no harm
-    assert (7 in run.rows) == (stream is PLAIN)
+    assert 7 in run.rows
     assert rebuilt(run, CORRECTED).judged == 8
     standing = {place: one for place, one in run.letters.items() if one[0] != "replayed"}
-    assert (run.rows, standing) == ([1, 2, 6], {**BY_SEQUENCE, 7: CONFLICTS})
+    assert (run.rows, standing) == ([1, 2, 6], {**BY_SEQUENCE, 7: ("open", "conflicting_id")})
     assert not rebuilt(run, CORRECTED, dry_run=True).changed
 
 

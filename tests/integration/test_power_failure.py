@@ -102,9 +102,6 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> Filled:
         ("bronze", newest_commit),
         ("silver", newest_rows),
         ("gold", newest_commit),
-        ("bronze", newest_rows),
-        ("silver", newest_commit),
-        ("gold", newest_rows),
     ],
 )
 def test_a_step_whose_micro_batch_was_not_on_the_disk_does_it_again(
@@ -156,6 +153,7 @@ def test_what_lies_beside_the_tables_is_done_without(lake: Filled) -> None:
     assert lake.is_right()
 
 
+@pytest.mark.soak
 def test_a_loss_that_nothing_writes_again_is_one_line_and_the_audit_names_it_too(lake: Filled) -> None:
     """The disk has broken its promise: an earlier commit is empty, but a later one is not."""
     lost = newest_commit(lake.path(SILVER))

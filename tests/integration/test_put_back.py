@@ -90,31 +90,6 @@ def lake(spark: SparkSession, lake_settings: Settings) -> Filled:
 
 
 @pytest.mark.soak
-def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_names_them(
-    lake: Filled,
-) -> None:
-    lake.restore(SILVER, 1)
-
-    assert lake.run() == []
-    lake.land("d")
-
-    assert (lake.clean, lake.counted) == ("ad", {"a": 1, "b": 1, "c": 1, "d": 1})
-    assert lake.audited() == {
-        "records": {"neither in silver nor a dead letter"},
-        "gold": {"without a row in silver"},
-    }
-
-
-@pytest.mark.soak
-def test_rows_that_restore_takes_from_gold_are_not_merged_again_and_the_audit_names_them(
-    lake: Filled,
-) -> None:
-    lake.restore(GOLD, 1)
-    assert (lake.run(), lake.counted) == ([], {"a": 1})
-    assert lake.audited() == CLEAN | {"gold": {"missing"}}
-
-
-@pytest.mark.soak
 def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_names_them(
     lake: Filled,
 ) -> None:

@@ -31,9 +31,12 @@ LONG = {
     "Keep thirty days",
     "Late records",
     "Mend a rule",
+    "A notification at a threshold",
+    "Percentiles in windows",
     "Repeated and corrected records",
+    "Two topics joined",
 }
-"""Recipes that run several times, or wait for more than Kafka and Redis."""
+"""Recipes that run several times, wait for more than Kafka and Redis, or resemble one that make test runs."""
 
 
 @pytest.fixture

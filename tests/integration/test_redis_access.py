@@ -272,8 +272,9 @@ def test_what_is_wrong_with_sentinels_is_one_line_without_a_password(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("how", ["killed", "asked for"])
-@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    ("how", "has_tls"), [("killed", True), ("asked for", False)], ids=["killed, tls", "asked for, plain"]
+)
 def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
     tmp_path: Path, certificates: Certified, how: str, *, has_tls: bool
 ) -> None:

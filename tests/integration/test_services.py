@@ -156,8 +156,6 @@ def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
     [
         ("kafka: preparing", signal.SIGINT),
         ("kafka: starting", signal.SIGTERM),
-        pytest.param("kafka: preparing", signal.SIGTERM, marks=pytest.mark.soak),
-        pytest.param("kafka: starting", signal.SIGINT, marks=pytest.mark.soak),
     ],
 )
 def test_an_interrupted_start_leaves_nothing_running(home: Path, moment: str, number: signal.Signals) -> None:

@@ -420,8 +420,10 @@ class Breaking(Sequence[Change]):
         return self._whole[position]
 
 
-@pytest.mark.parametrize("failure", [ZeroDivisionError(), KeyboardInterrupt()])
-@pytest.mark.parametrize("retried_by", ["the same exporter", "a restarted exporter"])
+@pytest.mark.parametrize(
+    ("failure", "retried_by"),
+    [(ZeroDivisionError(), "the same exporter"), (KeyboardInterrupt(), "a restarted exporter")],
+)
 def test_an_unfinished_transaction_is_invisible_and_its_retry_is_not(
     services: Endpoints,
     topic: str,
@@ -705,7 +707,7 @@ DELIVERIES = st.tuples(
 
 @pytest.mark.cases
 @settings(
-    max_examples=150,
+    max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(DELIVERIES)
@@ -737,7 +739,7 @@ def test_whatever_the_order_of_delivery_the_newest_stands(
 
 
 @pytest.mark.cases
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DELIVERIES, st.sets(st.integers(0, 30)))
 def test_a_fill_puts_what_redis_has_evicted(
     redis_url: str,

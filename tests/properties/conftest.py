@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.storage.spark import internals
+from tests.properties.jar import AT_TIMES, SHARES
 from tests.support.chance import chance
 
-_SHARES = {"at times": 0.5, "always": 1.0, "never": 0.0}
 
+@pytest.fixture(scope="module", autouse=True)
+def has_jar(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Provide the jar's classes for half of their uses, or all, or none.
 
-@pytest.fixture(
-    autouse=True,
-    params=["at times", *(pytest.param(share, marks=pytest.mark.soak) for share in ("always", "never"))],
-)
-def has_jar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide the classes of lakehouse/storage/spark/scala/disk for some, all or none of their uses."""
-    found, draw, share = internals.compiled, chance(11), _SHARES[request.param]
+    It precedes every other fixture of a module, so that what they compute is computed this way too.
+    """
+    found, draw = internals.compiled, chance(11)
+    share = SHARES[getattr(request, "param", AT_TIMES)]
 
     def compiled(spark: SparkSession, name: str) -> Any | None:
         return found(spark, name) if draw.random() < share else None
 
-    monkeypatch.setattr(internals, "compiled", compiled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(internals, "compiled", compiled)
+        yield

@@ -6,12 +6,10 @@ begin with its own name, so that one frame has room for all copies of all cases;
 put into one bronze commit of a source. Whatever the order in which they arrive, the events of a copy have
 offsets in the order of the case, as if partitions were read from their ends.
 
-There are two ways to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies`
-crashes every step of silver and gold on a lake, before and after each of its writes in turn, until a new step
-finishes what was begun. A module takes both from `WAYS`: make test runs the first, make soak both.
+`fold_copies` calls the stream's own functions on plain frames, without a lake.
 
     cases = generated(st.lists(EVENTS, min_size=1, max_size=12), 100)
-    outcome = run_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw, landed_at=NOON)
+    outcome = fold_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw, landed_at=NOON)
     outcome.accepted("sales_events", Sale)   the clean records, as the oracle judges them
     outcome.rows["gold.product_sales"]       what the stream has made of them
 """
@@ -23,25 +21,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import hypothesis
-import pytest
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.engine.layers.bronze import SCHEMA
 from lakehouse.settings import Settings
-from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from lakehouse.testing.kills import crash_and_go_on
 from tests.oracles.judging import Event, Judged
 from tests.support import pipeline, verdicts
 from tests.support.chance import chance
 from tests.support.folding import Folding
 from tests.support.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
-from tests.support.streams import under
 
 BATCHES = 4
 PIECES = (1, 2, BATCHES)
@@ -144,7 +138,7 @@ def fold_copies(
     landed_at: datetime,
     now: datetime | None = None,
 ) -> Outcome:
-    """Judge and fold the copies, micro-batch by micro-batch, without a lake.
+    """Judge and fold the copies, micro-batch by micro-batch.
 
     `to_raw` turns a copy's name and an event into its source's table and its record.
     """
@@ -168,68 +162,6 @@ def fold_copies(
         return rows()
 
     return Outcome(stream, settings, landed, rows(), at)
-
-
-def run_copies(
-    spark: SparkSession,
-    settings: Settings,
-    stream: Stream,
-    copies: Iterable[Copy[T]],
-    to_raw: Callable[[str, T], tuple[str, Raw]],
-    *,
-    landed_at: datetime,
-    now: datetime | None = None,
-) -> Outcome:
-    """Land the copies in two halves; after each, run silver and gold, which keep crashing.
-
-    `to_raw` is as in `fold_copies`.
-    """
-    settings = settings.changed({"run.max_bytes": 1})
-    cuts = _cuts(stream, copies, to_raw)
-    for half in (slice(0, BATCHES // 2), slice(BATCHES // 2, BATCHES)):
-        for source in stream.sources:
-            full = list(filter(None, cuts[source.table][half]))
-            pipeline.land(spark, settings, full, landed_at=landed_at, source=source)
-        lake = Lake(spark, settings.lake)
-        crashes = crash_and_go_on(lake, under(settings, stream), settings.run.max_bytes, now or landed_at)
-        assert min(crashes.values()) >= BATCHES // 2, f"steps have crashed so often: {crashes}"
-        done = pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=now)
-        assert [one for one in done if one.batch is not None] == [], "something was left"
-    landed = {
-        source.table: _as_landed(pipeline.rows_of(settings, f"bronze.{source.table}"), cuts[source.table])
-        for source in stream.sources
-    }
-
-    def rows() -> dict[str, list[Row]]:
-        return {name: pipeline.rows_of(settings, name) for name in _tables(stream)}
-
-    def at(moment: datetime) -> dict[str, list[Row]]:
-        pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=moment)
-        return rows()
-
-    return Outcome(stream, settings, landed, rows(), at)
-
-
-class Way(Protocol):
-    """Either of the two; both are called alike."""
-
-    def __call__(
-        self,
-        spark: SparkSession,
-        settings: Settings,
-        stream: Stream,
-        copies: Iterable[Copy[T]],
-        to_raw: Callable[[str, T], tuple[str, Raw]],
-        *,
-        landed_at: datetime,
-        now: datetime | None = None,
-    ) -> Outcome: ...
-
-
-WAYS = [
-    pytest.param(fold_copies, id="folds"),
-    pytest.param(run_copies, id="pipeline", marks=pytest.mark.soak),
-]
 
 
 def _tables(stream: Stream) -> list[str]:
@@ -266,8 +198,3 @@ def _bronze(rows: Iterable[Sequence[object]]) -> list[Row]:
         }
         for row in named
     ]
-
-
-def _as_landed(rows: Iterable[Row], cuts: Iterable[Iterable[Raw]]) -> list[list[Row]]:
-    by_offset = {row["offset"]: row for row in rows}
-    return [[by_offset[raw.offset] for raw in cut] for cut in cuts]

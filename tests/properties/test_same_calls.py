@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.oracles.calls import SIDES, CallEvent, call_records
-from tests.properties.copies import BATCHES, WAYS, Copy, Outcome, Way, copies_of, generated
+from tests.properties.copies import BATCHES, Copy, Outcome, copies_of, fold_copies, generated
 from tests.properties.strategies import LATE_MS
 from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw, Row
-from tests.support.streams import CALLS
+from tests.support.streams import CALLS, with_streams
 
 pytestmark = pytest.mark.cases
 
@@ -99,22 +99,10 @@ def copies() -> Sequence[Copy[Said]]:
     return [*copies_of(cases, seed=7), *one_side_first(cases)]
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def outcome(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    session_settings: Settings,
-    copies: Sequence[Copy[Said]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Outcome:
-    settings = session_settings.changed(
-        {
-            "lake": str(tmp_path_factory.mktemp("same-calls")),
-            "streams": {"calls": {"gap": f"{GAP_S}s", "grace": f"{GRACE_S}s"}},
-        }
-    )
-    way: Way = request.param
-    return way(spark, settings, CALLS, copies, to_raw, landed_at=LANDED, now=NOW)
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, session_settings: Settings, copies: Sequence[Copy[Said]]) -> Outcome:
+    settings = with_streams(session_settings, calls={"gap": f"{GAP_S}s", "grace": f"{GRACE_S}s"})
+    return fold_copies(spark, settings, CALLS, copies, to_raw, landed_at=LANDED, now=NOW)
 
 
 def expected_at(outcome: Outcome, now: datetime) -> list[Row]:

@@ -35,11 +35,12 @@ from tests.oracles.judging import Contract, Field, Kind
 from tests.oracles.records import Lateness, Place, Record, outcomes
 from tests.oracles.records import Settings as OfSource
 from tests.properties.copies import generated
+from tests.properties.jar import EACH_SHARE
 from tests.support import pipeline
 from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, Raw
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, EACH_SHARE]
 
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 START_MS = int(pipeline.utc("2025-03-28T22:55:00").timestamp() * 1000)

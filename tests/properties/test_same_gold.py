@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.oracles.metrics import Metric
-from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
+from tests.properties.copies import Copy, Outcome, copies_of, fold_copies, generated
 from tests.properties.strategies import DOUBLES
 from tests.support import pipeline, verdicts
 from tests.support.chance import chance
@@ -96,17 +96,9 @@ def copies(cases: Sequence[Case]) -> list[Copy[Event]]:
     return copies_of(cases, seed=3)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def outcome(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    session_settings: Settings,
-    copies: Sequence[Copy[Event]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Outcome:
-    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-gold"))})
-    way: Way = request.param
-    return way(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, session_settings: Settings, copies: Sequence[Copy[Event]]) -> Outcome:
+    return fold_copies(spark, session_settings, STREAM, copies, to_raw, landed_at=LANDED)
 
 
 def test_the_cases_are_many(cases: Sequence[Case], copies: Sequence[Copy[Event]], outcome: Outcome) -> None:

@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from lakehouse.settings import Settings
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.properties.copies import BATCHES, copies_of, generated
+from tests.properties.jar import EACH_SHARE
 from tests.properties.strategies import MONEY, NAMES, NO_MONEY
 from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw
 from tests.support.streams import TRANSACTIONS, under
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, EACH_SHARE]
 
 START_MS = int(pipeline.utc("2001-01-01T00:00:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-11-27T12:00:00")

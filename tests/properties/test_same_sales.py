@@ -20,10 +20,8 @@ from lakehouse.settings import Settings
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.properties.copies import (
     PIECES,
-    WAYS,
     Copy,
     Outcome,
-    Way,
     copies_of,
     cut_up,
     fold_copies,
@@ -120,17 +118,9 @@ def copies(cases: Sequence[Sequence[Sold]]) -> Sequence[Copy[Sold]]:
     return copies_of(cases, seed=4)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def outcome(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    session_settings: Settings,
-    copies: Sequence[Copy[Sold]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Outcome:
-    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-sales"))})
-    way: Way = request.param
-    return way(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, session_settings: Settings, copies: Sequence[Copy[Sold]]) -> Outcome:
+    return fold_copies(spark, session_settings, SALES, copies, to_raw, landed_at=LANDED)
 
 
 @pytest.fixture(scope="module")

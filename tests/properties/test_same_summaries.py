@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.oracles import metrics as oracle
-from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
+from tests.properties.copies import Copy, Outcome, copies_of, fold_copies, generated
 from tests.properties.strategies import DOUBLES, NAMES, around_windows
 from tests.support import pipeline, verdicts
 from tests.support.chance import chance
@@ -85,17 +85,9 @@ def copies() -> Sequence[Copy[Measured]]:
     return copies_of([*generated(CASES, 102), by_hand()], seed=6)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def outcome(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    session_settings: Settings,
-    copies: Sequence[Copy[Measured]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Outcome:
-    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-summaries"))})
-    way: Way = request.param
-    return way(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, session_settings: Settings, copies: Sequence[Copy[Measured]]) -> Outcome:
+    return fold_copies(spark, session_settings, STREAM, copies, to_raw, landed_at=LANDED)
 
 
 def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Measured]]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
+from tests.properties.copies import Copy, Outcome, copies_of, fold_copies, generated
 from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_windows
 from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw
@@ -66,17 +66,9 @@ def copies() -> Sequence[Copy[Spent]]:
     return copies_of([*generated(CASES, 109), many, by_hand], seed=5)
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def outcome(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    session_settings: Settings,
-    copies: Sequence[Copy[Spent]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Outcome:
-    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-transactions"))})
-    way: Way = request.param
-    return way(spark, settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, session_settings: Settings, copies: Sequence[Copy[Spent]]) -> Outcome:
+    return fold_copies(spark, session_settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
 
 
 def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Spent]]) -> None:

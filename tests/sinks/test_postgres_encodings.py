@@ -62,11 +62,10 @@ def test_a_row_with_a_character_that_the_database_lacks_is_refused_alone(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("encoding", ["UTF8", "SQL_ASCII", "LATIN1"])
-def test_a_server_that_was_made_under_the_locale_c_gets_the_same(encoding: str) -> None:
-    with postgres_servers.server(encoding=encoding) as server:
-        assert ask(server.url(), "SHOW server_encoding") == [(encoding,)]
-        check(server.url(), encoding)
+def test_a_server_that_was_made_under_the_locale_c_gets_the_same() -> None:
+    with postgres_servers.server(encoding="LATIN1") as server:
+        assert ask(server.url(), "SHOW server_encoding") == [("LATIN1",)]
+        check(server.url(), "LATIN1")
 
 
 def test_a_row_that_becomes_one_which_the_database_cannot_hold_leaves_no_former_state(

@@ -463,3 +463,16 @@ def test_a_column_that_sql_would_misread_is_refused(
     assert str(refused.value).startswith(
         f"stream other gives silver.other the column '{column}', which is not a valid name: use ASCII letters"
     )
+
+
+def test_a_field_that_records_may_lack_is_no_id() -> None:
+    with pytest.raises(SettingsError, match="environment: an id or sequence must be a required field"):
+        choose_one("metrics", under(metrics={"unique_by": "environment"}))
+
+
+def test_a_sequence_needs_an_id_and_calls_cannot_be_corrected() -> None:
+    with pytest.raises(SettingsError, match="set unique_by"):
+        choose_one("sales", under(sales={"sequence_by": "version"}))
+    ids = {"unique_by": "id", "sequence_by": "version"}
+    with pytest.raises(SettingsError, match="cannot apply corrections"):
+        choose_one("calls", under(calls={"sources": {"call_metrics": ids}}))

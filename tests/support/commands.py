@@ -1,7 +1,7 @@
 """`lakehouse` in this process, on the session's Spark: all of a command except the start of its process.
 
 What a process adds (output with a JVM in it, its exit, signals) is tested in integration/test_jobs.py
-and test_all_streams.py.
+and test_drill.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`lakehouse contract`: its output, findings and exit codes; also with a real registry."""
+"""`lakehouse contract`: its output, findings and exit codes. With a registry: integration/test_formats.py."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import fastavro
@@ -15,9 +15,7 @@ from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
 from lakehouse.engine.formats.protobuf import compiled
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.support.commands import Ended, run_command
-from tests.support.registries import Registry, registry
 
-SUBJECT = "metrics-events-value"
 NULLABLE = (
     '{"type":"record","name":"M","fields":[{"name":"serviceId","type":["null","string"]},'
     '{"name":"metricName","type":"int"},{"name":"timestamp","type":"long"}]}'
@@ -30,13 +28,6 @@ OF_JSON = (
 
 def contract(environment: Mapping[str, str], *arguments: str) -> Ended:
     return run_command(environment, "contract", *arguments)
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Registry]:
-    (tmp_path / "registry").mkdir()
-    with registry(tmp_path / "registry") as found:
-        yield found
 
 
 def test_a_contract_is_printed_as_a_schema_of_each_format() -> None:
@@ -180,22 +171,3 @@ def test_a_hostile_schema_is_compared_in_a_line(
     file.write_text(schema)
     done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
     assert (said in done.stdout + done.stderr, done.returncode) == (True, code), done
-
-
-def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
-    environment = {
-        "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
-        "LAKEHOUSE_STREAMS": '{"metrics": {"format": "avro"}}',
-    }
-    assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
-    first = contract(environment, "publish", "metrics")
-    assert (first.returncode, first.stdout) == (0, contract(environment, "publish", "metrics").stdout)
-    assert first.stdout.startswith(f"{SUBJECT}: schema ")
-    done = contract(environment, "check", "metrics")
-    assert (done.returncode, done.stdout) == (
-        0,
-        f"the newest schema of {SUBJECT}: compatible with the contract of metrics-events\n",
-    )
-    running.stop()
-    away = contract(environment, "check", "metrics")
-    assert (away.returncode, "does not answer" in away.stderr) == (2, True)

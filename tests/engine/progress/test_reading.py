@@ -170,12 +170,13 @@ def test_a_query_begins_with_the_rows_of_a_table_in_parts_and_goes_on_with_its_c
 def test_what_changes_or_compacts_rows_is_no_micro_batch_and_is_noted_now_and_then(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.land(1, 2)
+    place.land(1)
+    place.land(2)
     place.take()
     version = pipeline_version(place, "out")
-    reading = place.reading()
-    for _ in range(3):
-        place.spark.sql(f"UPDATE delta.`{place.path('in')}` SET n = n + 1")
+    reading, table = place.reading(), f"delta.`{place.path('in')}`"
+    for statement in (f"OPTIMIZE {table}", *(f"UPDATE {table} SET n = n + 1" for _ in range(2))):
+        place.spark.sql(statement)
         assert reading.next({}) is None
     assert pipeline_version(place, "out") == version
 
@@ -185,7 +186,7 @@ def test_what_changes_or_compacts_rows_is_no_micro_batch_and_is_noted_now_and_th
     assert (numbers(taken), taken.count) == ([], 0)
     tables.note(place.spark, place.path("out"), taken.moves)
     assert place.reading().next({}) is None
-    assert place.reading().position("bronze.numbers") == Position(5)
+    assert place.reading().position("bronze.numbers") == Position(6)
 
 
 def test_rows_behind_any_number_of_versions_without_rows_are_found(
@@ -259,7 +260,8 @@ def test_a_source_that_was_made_again_is_refused_by_name(place: Place) -> None:
         PositionError, match=r"^silver.numbers was built from a different bronze.numbers \(id "
     ) as no:
         place.reading().next({})
-    assert f"delete {place.path('out')}" in str(no.value)
+    assert "bronze.numbers was deleted and recreated" in str(no.value)
+    assert f"or delete {place.path('out')} (and the tables made from it) and run again" in str(no.value)
 
 
 def test_a_source_that_was_put_back_from_an_older_copy_is_refused(place: Place, tmp_path: Path) -> None:
@@ -301,8 +303,10 @@ def test_rows_of_unknown_origin_are_refused(place: Place) -> None:
     tables.append(rows, place.path("beside"))
     with pytest.raises(
         PositionError, match=r"^there are rows in silver.letters, but no recorded position of silver.numbers"
-    ):
+    ) as no:
         place.reading().next({})
+    way_out = f"or delete {place.path('beside')} (and the tables made from these rows) and run again"
+    assert way_out in str(no.value)
 
 
 def test_a_commit_that_log_retention_has_removed_is_named(place: Place) -> None:

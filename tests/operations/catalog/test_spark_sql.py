@@ -35,20 +35,33 @@ def answer(schema: str, *rows: tuple[Any, ...]) -> QueryResult:
     return QueryResult(columns, [Row(*row) for row in rows], truncated=False)
 
 
-@pytest.fixture
-def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Settings:
-    """Return a lake with two of its tables, in a directory whose name is hard to quote."""
-    settings = lake_settings.changed({"lake": str(tmp_path / "it's a lake")})
+def filled(spark: SparkSession, lake: str) -> None:
+    """Create two of the tables of a lake, one of them with rows."""
     source = METRICS.sources[0]
-    path = Lake(nameless, settings.lake).ensure(silver.spec(source))
+    path = Lake(spark, lake).ensure(silver.spec(source))
     rows = [
         ("api", "latency", 12.5, None, NOON, NOON, "metrics-events", 0, 0, NOON, NOON, None),
         ("Zürich", "errors", 1.0, "prod", NOON, NOON, "metrics-events", 0, 1, NOON, NOON, None),
     ]
-    clean = local_frame(nameless, rows, silver.spec(source).schema)
+    clean = local_frame(spark, rows, silver.spec(source).schema)
     tables.append(clean, path)
-    Lake(nameless, settings.lake).ensure(gold.spec(METRICS_1M))
+    Lake(spark, lake).ensure(gold.spec(METRICS_1M))
+
+
+@pytest.fixture
+def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Settings:
+    """Return a lake with two of its tables, in a directory whose name is hard to quote."""
+    settings = lake_settings.changed({"lake": str(tmp_path / "it's a lake")})
+    filled(nameless, settings.lake)
     return settings
+
+
+@pytest.fixture(scope="module")
+def unchanged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Return such a lake for the tests that change nothing."""
+    found = Lake(spark, str(tmp_path_factory.mktemp("unchanged")))
+    filled(spark, found.root)
+    return found
 
 
 def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_lake(
@@ -152,16 +165,16 @@ def test_a_statement_that_fails_is_refused_in_sparks_words_without_a_stack(
     ],
 )
 def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
-    spark: SparkSession, lake: Settings, statement: str
+    nameless: SparkSession, unchanged: Lake, statement: str
 ) -> None:
-    define_views(Lake(spark, lake.lake), STREAMS)
-    path = tables.path_of(lake.lake, "silver", "metrics_events")
-    version = tables.version_of(spark, path)
+    define_views(unchanged, STREAMS)
+    path = unchanged.path("silver", "metrics_events")
+    version = tables.version_of(nameless, path)
 
     with pytest.raises(WriteRefusedError, match="--write"):
-        ask(spark, statement, limit=1)
+        ask(nameless, statement, limit=1)
 
-    assert tables.version_of(spark, path) == version
+    assert tables.version_of(nameless, path) == version
 
 
 @pytest.mark.parametrize(
@@ -177,9 +190,9 @@ def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
         "TABLE silver.metrics_events",
     ],
 )
-def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, statement: str) -> None:
-    define_views(Lake(spark, lake.lake), STREAMS)
-    assert ask(spark, statement, limit=10).rows
+def test_what_only_reads_needs_no_leave(nameless: SparkSession, unchanged: Lake, statement: str) -> None:
+    define_views(unchanged, STREAMS)
+    assert ask(nameless, statement, limit=10).rows
 
 
 @pytest.mark.soak

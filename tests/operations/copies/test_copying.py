@@ -21,8 +21,6 @@ from lakehouse.common.errors import TableError
 from lakehouse.common.events import Event
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.progress import sent
-from lakehouse.operations.audit.gold import check_gold
-from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.copies import choosing
 from lakehouse.operations.copies import marker as markers
 from lakehouse.operations.copies.copying import Copying, Tell, note_adoption
@@ -35,8 +33,7 @@ from lakehouse.storage.tables.adoption import Adoption, adoption_in
 from tests.support import pipeline
 from tests.support.commands import run_command
 from tests.support.damage import as_in_a_new_process
-from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
-from tests.support.streams import METRICS_1M
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 VERSIONS = {BRONZE: 3, SILVER: 3, DEAD_LETTERS: 0, GOLD: 3}
@@ -363,40 +360,3 @@ def test_versions_are_chosen_downstream_first_and_again_if_somebody_repairs_silv
         (BRONZE, 3),
     ]
     assert looked == 4 * [GOLD, SILVER, DEAD_LETTERS, BRONZE]
-
-
-@pytest.mark.soak
-def test_the_layers_go_on_from_a_copy_and_the_audit_is_clean(
-    spark: SparkSession, lake_settings: Settings, tmp_path: Path
-) -> None:
-    def land(place: Place, service: str, offset: int) -> None:
-        stamp = int(NOON.timestamp() * 1000)
-        one = {"serviceId": service, "metricName": "m", "value": 1, "timestamp": stamp}
-        cut = [Raw(json.dumps(one).encode())]
-        pipeline.land(spark, place.settings, [cut], landed_at=NOON, first_offset=offset)
-        pipeline.run_layers(spark, place.settings, "silver", "gold")
-
-    def counted(place: Place) -> tuple[dict[str, int], list[int]]:
-        checks = check_records(place.lake, STREAM, SOURCE, NOON) + check_gold(place.lake, STREAM, METRICS_1M)
-        rows = pipeline.rows_of(place.settings, GOLD)
-        return {row["service_id"]: row["count"] for row in rows}, [one.differences for one in checks]
-
-    original, landed = Place(spark, lake_settings), list[str]()
-    land(original, "a", 0)
-
-    def tell(*_: object) -> None:
-        if not landed:
-            landed.append("b")
-            land(original, "b", 1)
-
-    original.copied_to(tmp_path / "copy", tell)
-    copy = original.at(tmp_path / "copy")
-    assert counted(copy) == ({"a": 1}, [0, 0])
-    original.copied_to(tmp_path / "copy")
-    copy = original.at(tmp_path / "copy")
-    assert counted(copy) == ({"a": 1, "b": 1}, [0, 0])
-
-    note_adoption(copy.lake)
-    land(copy, "c", 2)
-
-    assert counted(copy) == ({"a": 1, "b": 1, "c": 1}, [0, 0])

@@ -119,16 +119,19 @@ def minute(at: datetime) -> int:
     return pipeline.micros(at)
 
 
+@pytest.mark.soak
 def test_young_rows_stay(story: Story) -> None:
     assert story.took["nothing is old"] == {}
 
 
+@pytest.mark.soak
 def test_a_dry_run_counts_and_takes_nothing(story: Story) -> None:
     # Silver's rows and letters are removed only once their records have left bronze.
     assert story.took["looked"] == {BRONZE: 2}
     assert story.left["looked"] == story.left["nothing is old"]
 
 
+@pytest.mark.soak
 def test_old_rows_leave_and_gold_that_was_made_of_them_stays(story: Story) -> None:
     assert story.took["small"] == {BRONZE: 2, SILVER: 1, DEAD_LETTERS: 1}
     assert story.left["small"][SILVER] == [minute(TODAY)]
@@ -137,19 +140,23 @@ def test_old_rows_leave_and_gold_that_was_made_of_them_stays(story: Story) -> No
     assert story.took["again"] == {}
 
 
+@pytest.mark.soak
 def test_the_audit_knows_what_was_taken(story: Story) -> None:
     assert story.differences == {"small": [], "gold": []}
 
 
+@pytest.mark.soak
 def test_a_rebuild_leaves_gold_without_its_records_alone(story: Story) -> None:
     assert story.said["gold"] == [GoldRebuilt("metrics_1m", 1, 0, 0)]
 
 
+@pytest.mark.soak
 def test_a_late_record_of_that_time_stays_a_letter_even_if_late_ones_are_allowed(story: Story) -> None:
     assert story.said["silver"] == SilverRebuilt(judged=2)
     assert story.said["replay"] == Replayed(failed=1, failing={"late": 1})
 
 
+@pytest.mark.soak
 def test_gold_rows_leave_with_a_tombstone(story: Story) -> None:
     assert story.took["gold"] == {GOLD: 1}
     assert story.left["gold"][GOLD] == [minute(TODAY)]

@@ -135,6 +135,7 @@ def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_of_a_large_table_with_which_a_query_begins_what_it_has_not_read_waits(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_commit_whose_answer_is_lost_is_known_as_ones_own(store: str, tmp_path
 
 @pytest.mark.soak
 def test_two_drivers_and_a_writer_without_a_jvm_lose_no_commit(store: str, tmp_path: Path) -> None:
-    many, beside = 500, 50
+    many, beside = 100, 50
     wanted = environment(tmp_path, store, "race")
     with (
         running(driver("one", many), wanted, tmp_path / "one") as one,

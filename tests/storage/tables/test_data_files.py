@@ -27,18 +27,12 @@ SPEC = TableSpec("silver", "numbers", StructType().add("k", LongType()), stats=(
 EVERY = Near(((Between("k", 0, None),),))
 UNREADABLE = {
     "empty": b"",
-    "zeros": bytes(100),
     "no text": b"\xff\xfe{",
-    "no json": b"not JSON",
-    "cut off": b'{"txnId":"',
-    "null": b"null",
     "a list": b"[]",
-    "an empty object": b"{}",
-    "nulls": b'{"allFiles":null,"setTransactions":null,"numFiles":null}',
     "another kind": b'{"allFiles":7,"setTransactions":{},"tableSizeBytes":"x"}',
     "files without paths": b'{"allFiles":[{}],"setTransactions":[{}],"numFiles":1}',
 }
-LIKELY = {"empty", "cut off", "another kind", "files without paths"}
+LIKELY = {"empty", "another kind", "files without paths"}
 
 
 @pytest.fixture

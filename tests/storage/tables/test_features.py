@@ -6,10 +6,11 @@ The features are Delta's own, set by ALTER TABLE, and the results are compared w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -68,8 +69,13 @@ TRIED = [
     Case("typeWidening", (enabled("enableTypeWidening"),)),
     Case("variantType", (supported("variantType"), "ADD COLUMN n VARIANT"), appends_only=True),
 ]
-OFTEN = ("clustering domainMetadata",)
-SOME_TRIED = [one if str(one) in OFTEN else pytest.param(one, marks=pytest.mark.soak) for one in TRIED]
+OFTEN = (
+    "clustering domainMetadata",
+    "allowColumnDefaults",
+    "columnMapping",
+    "deletionVectors",
+    "v2Checkpoint",
+)
 REFUSED = [
     Case("allowColumnDefaults", (supported("allowColumnDefaults"),)),
     Case("columnMapping", (enabled("columnMapping.mode", "name"),)),
@@ -84,6 +90,11 @@ REFUSED = [
     Case("vacuumProtocolCheck", (supported("vacuumProtocolCheck"),)),
     Case("variantShredding", (supported("variantShredding"),)),
 ]
+
+
+def marked(cases: Sequence[Case]) -> list[Any]:
+    """Return the cases, of which make test runs those that are tried often."""
+    return [pytest.param(one, marks=() if str(one) in OFTEN else pytest.mark.soak) for one in cases]
 
 
 def alter(spark: SparkSession, path: str, case: Case) -> None:
@@ -122,7 +133,7 @@ def test_every_known_feature_is_tried() -> None:
     assert not {case.features for case in REFUSED} & SAFE
 
 
-@pytest.mark.parametrize("case", SOME_TRIED, ids=str)
+@pytest.mark.parametrize("case", marked(TRIED), ids=str)
 def test_with_a_known_feature_writers_and_readers_give_the_same_as_without(
     lake: Lake, path: str, case: Case
 ) -> None:
@@ -186,7 +197,7 @@ def clean_from_checkpoint(spark: SparkSession, path: str) -> None:
     pipeline.forget_commits(path, before=tables.version_of(spark, path))
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=str)
+@pytest.mark.parametrize("case", marked(REFUSED), ids=str)
 def test_any_other_feature_is_refused_by_its_name_before_anything_is_read_or_written(
     lake: Lake, path: str, case: Case
 ) -> None:

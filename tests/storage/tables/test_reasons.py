@@ -66,8 +66,13 @@ WRITES: dict[str, tuple[Callable[[SparkSession, str, Why | None], object], list[
 }
 
 
-@pytest.mark.parametrize("why", [Why.CORRECTED, Why.RETAINED, Why.ERASED, None])
-@pytest.mark.parametrize("name", list(WRITES))
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *((name, Why.CORRECTED) for name in WRITES),
+        *(("delete", why) for why in (Why.RETAINED, Why.ERASED, None)),
+    ],
+)
 def test_a_write_says_why_and_the_change_feed_gets_its_rows(
     spark: SparkSession, path: str, name: str, why: Why | None
 ) -> None:

@@ -19,7 +19,6 @@ from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
-from tests.support.chance import chance
 from tests.support.streams import METRICS, METRICS_1M, under, with_streams
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -134,29 +133,6 @@ def assert_rows(rows: Table, events: Iterable[Metric], *, k: int = 200) -> None:
                 assert row[name] == wanted[name], (key, name)
             else:
                 assert rank_error(wanted["values"], p, row[name]) <= RANK_ERROR, (key, name)
-
-
-@pytest.mark.cases
-@pytest.mark.parametrize("seed", [1, 2])
-def test_any_cuts_and_any_order_of_batches_give_the_rows_of_all_events_at_once(gold: Gold, seed: int) -> None:
-    rng = chance(seed)
-    events = [
-        event(
-            rng.lognormvariate(3, 1),
-            rng.randrange(-3 * MINUTE, 3 * MINUTE),
-            rng.choice(["api", "checkout"]),
-            rng.choice(["latency", "errors"]),
-        )
-        for _ in range(400)
-    ]
-    events += [event(rng.uniform(-1, 1), rng.randrange(MINUTE), "busy") for _ in range(2000)]
-    rng.shuffle(events)
-    cuts = sorted(rng.sample(range(1, len(events)), 3))
-
-    for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
-        gold.take(events[start:end])
-
-    assert_rows(gold.rows, events)
 
 
 def test_a_fold_returns_the_columns_of_the_table(gold: Gold) -> None:
