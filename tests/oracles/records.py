@@ -255,7 +255,7 @@ class _Source:
             if self._is_by_other_ids(decision) and not has_effect:
                 continue
             if known.outcome.status == "open" and decision.what == "replay":
-                admitted += [known] if self._passes(known, decision) else []
+                admitted += self._replayed(known, decision)
             elif known.outcome.status == "open":
                 self._ids[known.alone.id].deletions = [
                     one for one in self._ids[known.alone.id].deletions if one is not known
@@ -280,7 +280,11 @@ class _Source:
         is_closed = _is_before(alone.event_time_us, self._closed_us)
         if self._settings.sequence_by is not None and alone.id is not None:
             is_closed |= self._ids[alone.id].is_retained(alone)
-        if known.outcome.status == "open" and not is_closed and known.place not in self._beforehand:
+        if known.outcome.status != "open" or is_closed or known.place in self._beforehand:
+            return
+        if alone.rules:  # no row says that it was in time: only the letter does, until another attempt
+            known.refuse(*alone.rules)
+        else:
             self.found[known.place] = decision
 
     def retain(self, taken: Taken) -> None:
@@ -328,6 +332,14 @@ class _Source:
         now = (self._settings.unique_by, self._settings.sequence_by)
         return decision.made_with is not None and decision.made_with != now
 
+    def _replayed(self, known: _Known, decision: Decision) -> list[_Known]:
+        """Return the record if the replay lets it in; else its letter says again whether it is late."""
+        if self._passes(known, decision):
+            return [known]
+        if known.alone.rules and not decision.allows_late and self._is_behind(known):
+            known.refuse(*known.alone.rules, "late")
+        return []
+
     def _passes(self, known: _Known, decision: Decision) -> bool:
         """Tell whether a replay finds the record sound by itself, by the present settings."""
         alone = known.alone
@@ -335,10 +347,13 @@ class _Source:
             return decision.has_admitted and not alone.rules and not alone.is_deletion
         if alone.rules or alone.is_deletion or _is_before(alone.event_time_us, self._closed_us):
             return False
+        return decision.allows_late or not self._is_behind(known)
+
+    def _is_behind(self, known: _Known) -> bool:
+        """Tell whether a record is late by what was allowed when it landed, and by what is allowed now."""
         allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
         most_s = None if None in allowed else max(one for one in allowed if one is not None)
-        front_us = self._front_us(known.record)
-        return decision.allows_late or not _is_before(alone.event_time_us, _minus(front_us, most_s))
+        return _is_before(known.alone.event_time_us, _minus(self._front_us(known.record), most_s))
 
     def _settle(self, known: _Known, *, is_late: bool) -> None:
         """Decide what a sound record or a deletion is among the others with its id."""

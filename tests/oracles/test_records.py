@@ -894,3 +894,12 @@ def test_a_rebuild_that_allows_late_records_opens_nothing_that_retention_has_clo
     rebuilt = [decided("in time", 0, after=2, number=2)]
 
     assert become(records, CORRECTED, rebuilt, taken) == ["open late", "row"]
+
+
+def test_only_its_letter_says_that_an_unsound_record_was_in_time_until_it_is_replayed() -> None:
+    records, rebuilt = [FRONT, late(0, landed=2, amount="x")], decided("in time", 0, after=2)
+    replayed = decided("replay", 0, after=2, number=2)
+
+    assert become(records, CORRECTED) == ["open late wrong_type", "row"]
+    assert become(records, CORRECTED, [rebuilt]) == ["open wrong_type", "row"]
+    assert become(records, CORRECTED, [rebuilt, replayed]) == ["open late wrong_type", "row"]

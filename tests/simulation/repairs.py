@@ -234,8 +234,12 @@ class RebuildSilver(Action):
         is_refused = True
         with world.process(partial(again.do, world)), world.refusing(), landing:
             world.where = "rebuild silver"
-            rebuild_silver(world.lake, world.stream, span, world.now, allow_late=self.allow_late)
+            done = rebuild_silver(world.lake, world.stream, span, world.now, allow_late=self.allow_late)
             is_refused = False
+            if self.allow_late and (done.inserted or done.changed or done.removed or done.made_anew):
+                world.run(("gold",))
+                for table in world.stream.gold:  # as `lakehouse rebuild silver` does
+                    rebuild_gold(world.lake, table, WindowSpan(), force=True)
             if span == Landed() or all(one.unique_by for one in world.stream.sources):
                 world.foreign -= {"silver", "letters"}
         if not is_refused or world.writes.killed is not None:
