@@ -33,9 +33,12 @@ class Decision:
     decided before silver has looked at the record. `made_with` are the `unique_by` and `sequence_by` of that
     time; None: as now. If they were different, the letter was open by them, whatever it would have been by
     the present ones, and `has_admitted` says whether a replay has let its record in.
+
+    A rebuild with --allow-late is recorded for each letter that it may find in time: the record then was
+    in time when it landed. Other ids end such decisions, which are then not given.
     """
 
-    what: Literal["replay", "discard", "resolve", "skip"]
+    what: Literal["replay", "discard", "resolve", "skip", "in time"]
     place: Place
     after_us: int
     at_us: int
@@ -98,7 +101,7 @@ def outcomes(
             commands[one.after_us, one.at_us].append(one)
     events: list[Record | Taken | list[Decision]] = [*records, *taken, *commands.values()]
     beforehand: dict[Place, Decision] = {}
-    while True:  # until no more decisions under other ids are found to be about an open record
+    while True:  # until no more decisions are found that change what happened before them
         source = _Source(settings, skipped, beforehand)
         for event in sorted(events, key=_order):
             if isinstance(event, Record):
@@ -226,13 +229,14 @@ class _Source:
             known.refuse("skipped")
             return
         is_late = _is_before(alone.event_time_us, self._watermark_us(record))
+        is_late &= not self._is_in_time(record.place)
         if alone.rules:
             is_late |= _is_before(alone.event_time_us, self._closed_us)
             known.refuse(*alone.rules, *(["late"] if is_late else []))
             return
         if alone.row.get("own_time") is not None:
             self._own_times.append((record.ingested_at_us, alone.row["own_time"]))
-        if record.place in self._beforehand:  # it counts for nothing until the decision, which may let it in
+        if self._is_decided(record.place):  # it counts for nothing until the decision, which may let it in
             known.refuse()
             return
         self._settle(known, is_late=is_late)
@@ -242,13 +246,16 @@ class _Source:
         admitted = []
         for decision in command:
             known = self.all[decision.place]
-            if self._is_by_other_ids(decision):
-                if known.outcome.status != "open" and (decision.what != "replay" or decision.has_admitted):
-                    self.found[decision.place] = decision
-                if decision.what == "replay" and not decision.has_admitted:
-                    continue
+            if decision.what == "in time":
+                self._find_in_time(known, decision)
+                continue
+            has_effect = decision.what != "replay" or decision.has_admitted
+            if has_effect and known.outcome.status != "open":
+                self._find_decided(decision)
+            if self._is_by_other_ids(decision) and not has_effect:
+                continue
             if known.outcome.status == "open" and decision.what == "replay":
-                admitted += [known] if self._passes(known, decision) else []
+                admitted += self._replayed(known, decision)
             elif known.outcome.status == "open":
                 self._ids[known.alone.id].deletions = [
                     one for one in self._ids[known.alone.id].deletions if one is not known
@@ -260,6 +267,25 @@ class _Source:
             known.answer("replayed", None)
         for known in sorted(admitted, key=lambda one: (one.record.ingested_at_us, one.place)):
             self._settle(known, is_late=False)
+
+    def _find_decided(self, decision: Decision) -> None:
+        """Note that a record awaited a decision, although by what is known now its letter was not open."""
+        may_differ = self._is_by_other_ids(decision) or any(map(self._is_in_time, self._beforehand))
+        if may_differ and not self._is_decided(decision.place):
+            self.found[decision.place] = decision
+
+    def _find_in_time(self, known: _Known, decision: Decision) -> None:
+        """Note that an open letter's record was in time, unless retention has been where it belongs."""
+        alone = known.alone
+        is_closed = _is_before(alone.event_time_us, self._closed_us)
+        if self._settings.sequence_by is not None and alone.id is not None:
+            is_closed |= self._ids[alone.id].is_retained(alone)
+        if known.outcome.status != "open" or is_closed or known.place in self._beforehand:
+            return
+        if alone.rules:  # no row says that it was in time: only the letter does, until another attempt
+            known.refuse(*alone.rules)
+        else:
+            self.found[known.place] = decision
 
     def retain(self, taken: Taken) -> None:
         """Freeze the ids whose rows retention has reached, and note what it took from the others."""
@@ -296,9 +322,23 @@ class _Source:
         holding = [one for one in self._settings.lateness if offset >= one.begins.get((topic, partition), 0)]
         return holding[-1].seconds
 
+    def _is_in_time(self, place: Place) -> bool:
+        return place in self._beforehand and self._beforehand[place].what == "in time"
+
+    def _is_decided(self, place: Place) -> bool:
+        return place in self._beforehand and not self._is_in_time(place)
+
     def _is_by_other_ids(self, decision: Decision) -> bool:
         now = (self._settings.unique_by, self._settings.sequence_by)
         return decision.made_with is not None and decision.made_with != now
+
+    def _replayed(self, known: _Known, decision: Decision) -> list[_Known]:
+        """Return the record if the replay lets it in; else its letter says again whether it is late."""
+        if self._passes(known, decision):
+            return [known]
+        if known.alone.rules and not decision.allows_late and self._is_behind(known):
+            known.refuse(*known.alone.rules, "late")
+        return []
 
     def _passes(self, known: _Known, decision: Decision) -> bool:
         """Tell whether a replay finds the record sound by itself, by the present settings."""
@@ -307,10 +347,13 @@ class _Source:
             return decision.has_admitted and not alone.rules and not alone.is_deletion
         if alone.rules or alone.is_deletion or _is_before(alone.event_time_us, self._closed_us):
             return False
+        return decision.allows_late or not self._is_behind(known)
+
+    def _is_behind(self, known: _Known) -> bool:
+        """Tell whether a record is late by what was allowed when it landed, and by what is allowed now."""
         allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
         most_s = None if None in allowed else max(one for one in allowed if one is not None)
-        front_us = self._front_us(known.record)
-        return decision.allows_late or not _is_before(alone.event_time_us, _minus(front_us, most_s))
+        return _is_before(known.alone.event_time_us, _minus(self._front_us(known.record), most_s))
 
     def _settle(self, known: _Known, *, is_late: bool) -> None:
         """Decide what a sound record or a deletion is among the others with its id."""
@@ -371,7 +414,7 @@ class _Source:
     def _answer_letters(self, row: _Known) -> None:
         """Close the open letters that a record answers by becoming a row."""
         for letter in self.all.values():
-            is_decided = letter.place in self._beforehand
+            is_decided = self._is_decided(letter.place)
             if letter.alone.id != row.alone.id or not letter.is_answerable or is_decided:
                 continue
             if self._settings.sequence_by is None:

@@ -857,3 +857,49 @@ def test_what_comes_later_does_not_change_what_an_open_letter_was_refused_for(
             assert late[place] == one
         if one.status == "superseded":
             assert late[place].status == "superseded"
+
+
+# Rebuilds with --allow-late.
+
+
+def late(offset: int, *, landed: float, **more: Any) -> Record:
+    """Return a record that is two hours behind the front; one hour is allowed."""
+    return sent(offset, landed=landed, time=-2 * HOUR, **more)
+
+
+FRONT = sent(9, landed=1, id_="z")
+
+
+def test_a_rebuild_that_allows_late_records_makes_them_in_time_where_they_landed() -> None:
+    records = [FRONT, late(0, landed=2), late(1, landed=3, version=2)]
+    rebuilt = [decided("in time", offset, after=4) for offset in (0, 1)]
+
+    assert become(records, CORRECTED) == ["open late", "open late", "row"]
+    assert become(records, CORRECTED, rebuilt) == ["superseded", "row", "row"]
+    assert become(records[:2], PLAIN, rebuilt[:1]) == ["row", "row"]
+
+
+def test_what_was_decided_about_a_letter_outlasts_a_rebuild_that_allows_late_records() -> None:
+    records = [FRONT, late(0, landed=2), late(1, landed=3, version=2)]
+    discarded = decided("discard", 1, after=4)
+    rebuilt = [decided("in time", offset, after=4, number=2) for offset in (0, 1)]
+    replayed = decided("replay", 1, after=4, allows_late=True, has_admitted=True)
+
+    assert become(records, CORRECTED, [discarded, *rebuilt]) == ["row", "discarded", "row"]
+    assert become(records, CORRECTED, [replayed, *rebuilt]) == ["resent", "row replayed", "row"]
+
+
+def test_a_rebuild_that_allows_late_records_opens_nothing_that_retention_has_closed() -> None:
+    records, taken = [FRONT, late(0, landed=2)], [Taken(us(2), before_us=us(-HOUR), at_us=1)]
+    rebuilt = [decided("in time", 0, after=2, number=2)]
+
+    assert become(records, CORRECTED, rebuilt, taken) == ["open late", "row"]
+
+
+def test_only_its_letter_says_that_an_unsound_record_was_in_time_until_it_is_replayed() -> None:
+    records, rebuilt = [FRONT, late(0, landed=2, amount="x")], decided("in time", 0, after=2)
+    replayed = decided("replay", 0, after=2, number=2)
+
+    assert become(records, CORRECTED) == ["open late wrong_type", "row"]
+    assert become(records, CORRECTED, [rebuilt]) == ["open wrong_type", "row"]
+    assert become(records, CORRECTED, [rebuilt, replayed]) == ["open late wrong_type", "row"]

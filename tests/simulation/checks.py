@@ -48,7 +48,7 @@ def differences(world: World) -> list[str]:
         report = audit(world.lake, [world.stream], world.settings, world.now)
     own = [one for one in wrong if not one.is_left]
     found = [] if world.foreign else [str(one) for one in own[:_SHOWN]]
-    found += compare.disagreements(wrong, report)[:_SHOWN]
+    found += compare.disagreements(wrong, report, compare.altered(world.life, world.stream))[:_SHOWN]
     if world.form == "windows":
         found += _final(world)
     if not found and world.foreign:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from deltalake.exceptions import TableNotFoundError
 
 from lakehouse.operations.audit.report import Check, Report
+from lakehouse.operations.audit.report import Difference as AuditDifference
 from lakehouse.settings import Settings
 from lakehouse.streams.definition import Stream
 from tests.oracles.json_text import payload_meaning
@@ -82,13 +85,31 @@ def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: St
     return any(one.layer == "records" and tuple(one.key.rsplit("/", 2)) not in places for one in found)
 
 
-def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
+def altered(life: Life, stream: Stream) -> dict[Place, bytes | None]:
+    """Return what another writer has changed in bronze, or deleted, of what retention has left there."""
+    ends: dict[tuple[str, int], int] = {}
+    for taken in (one for source in stream.sources for one in life.taken[source.table]):
+        ends |= {place: max(last, ends.get(place, -1)) for place, last in taken.gone.items()}
+    return {place: value for place, value in life.altered.items() if place[2] > ends.get(place[:2], -1)}
+
+
+def disagreements(
+    found: Sequence[Difference], report: Report, altered: Mapping[Place, bytes | None] = MappingProxyType({})
+) -> list[str]:
     """Return what the audit reports wrongly or misses: it must name each record and row of gold and no other.
 
     Where records differ, the audit compares gold with a silver that is itself wrong, so its findings on gold
     are then ignored. For topics and stores, it only has to report that something differs, but it must count
-    exactly what another lake has left in topics.
+    exactly what another lake has left in topics, and name each record that is `altered` in bronze.
     """
+    if altered:
+        named = {_place(one) for check in report.checks if check.name == "landed" for one in check.examples}
+        said = [f"the audit does not name what is altered in bronze: {one}" for one in altered.keys() - named]
+        said += [f"a false alarm of the audit: altered in bronze: {one}" for one in named - altered.keys()]
+        rest = replace(report, checks=tuple(one for one in report.checks if one.name != "landed"))
+        lost = (place for place, value in altered.items() if value is None)
+        ours = [Difference(f"silver.{place[0]}", _text(place), "is not in bronze") for place in lost]
+        return said + disagreements([*found, *ours], rest)
     left = Counter(one.where for one in found if one.is_left)
     others = [one for one in found if not one.is_left]
     wrong = [check for check in report.checks if not check.is_clean]
@@ -104,6 +125,10 @@ def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
     ]
     more = (check for check in wrong if check.name != "exported" or _topic_of(check) not in left)
     return [*missed, *(said for check in more for said in _false_alarms(check))]
+
+
+def _place(example: AuditDifference) -> Place:
+    return example.key["topic"], example.key["partition"], example.key["offset"]
 
 
 def _topic_of(check: Check) -> str:
@@ -214,7 +239,10 @@ def _letters(
 
 
 def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
-    """Tell whether a row's letter, which says `replayed`, was written by an attempt that did not stand."""
+    """Tell whether a row's letter, which says `replayed`, was written by an attempt that did not stand.
+
+    That of a record that a rebuild has found in time looks the same.
+    """
     outcome = outcomes.get(coordinates_of(letter))
     is_row = outcome is not None and outcome.kind == "row" and outcome.status is None
     return is_row and letter["status"] == "replayed" and letter["admitted"] is None

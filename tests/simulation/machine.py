@@ -99,7 +99,8 @@ def _discard(rng: Random) -> Action:
 
 
 def _rebuild(rng: Random) -> Action:
-    return repairs.RebuildSilver(rng.choice((0, 0, 1, 2)))
+    since_s, until_s = rng.choice(((0, 0), (0, 0), (_HOUR_S, 0), (0, 60), (_DAY_S, 60)))
+    return repairs.RebuildSilver(rng.choice((0, 0, 1, 2)), since_s, until_s, rng.random() < 0.3)
 
 
 def _maintain(rng: Random) -> Action:
@@ -119,7 +120,11 @@ def _change_setting(rng: Random) -> Action:
 
 _SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("metrics.grace", ("0s", "10m")),
+    ("metrics.idle_after", ("10s", "1h")),
+    ("calls.gap", ("45s", "2m")),
+    ("calls.grace", ("30s", "10m")),
     ("stream_defaults.future_tolerance_s", (300, 2 * _DAY_S)),
+    ("stream_defaults.earliest_event_time", ("2000-01-01T00:00:00Z", "2027-01-02T00:00:00Z")),
     ("metrics.gold", tuple({"metrics_1m": {"emit": emit}} for emit in ("changes", "final"))),
     ("sales.threshold", (15,)),  # what was sent is not taken back
     ("sales.notify", ("every_update",)),
@@ -132,7 +137,7 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (3, _rebuild),
     (2, _maintain),
     (1, lambda _rng: repairs.RebuildGold()),
-    (1, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
+    (1, lambda rng: repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5)),
     (1, lambda _rng: operations.Adopt()),
 )
 """What a process that is killed may be doing."""
@@ -149,13 +154,13 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (3, lambda rng: do.ClockBack(rng.choice((5, 600, _DAY_S)))),
     (9, _replay),
     (3, _discard),
-    (2, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
+    (2, lambda rng: repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5)),
     (4, _rebuild),
     (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
     (5, _maintain),
     (3, lambda rng: tables.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
     (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "gold")))),
-    (2, lambda rng: tables.ForeignUpdate(rng.choice(("silver", "silver", "gold", "letters")))),
+    (2, lambda rng: tables.ForeignUpdate(rng.choice(("silver", "silver", "gold", "letters", "bronze")))),
     (1, lambda _rng: do.EmptyRedis()),
     (1, lambda rng: operations.EvictRedis(rng.choice((0, 1)))),
     (1, lambda _rng: operations.Copy()),
@@ -167,7 +172,7 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (2, _change_setting),
     (1, lambda rng: tables.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
     (3, lambda rng: do.TwoRuns(rng.choice(("bronze", "silver", "gold", "export")))),
-    (2, lambda rng: tables.ForeignDelete(rng.choice(("silver", "silver", "gold", "letters")))),
+    (2, lambda rng: tables.ForeignDelete(rng.choice(("silver", "silver", "gold", "letters", "bronze")))),
     (2, lambda rng: repairs.ReplayWhileRunning(rng.choice((-1, 0)), before=rng.choice((1, 2)))),
     (1, lambda rng: do.ChangeLateness(rng.choice((_HOUR_S, 7 * _DAY_S, 30 * _DAY_S)))),
 )

@@ -64,7 +64,7 @@ class Life:
     landed     of each record that was ever in bronze, its `ingested_at` in microseconds, read back from
                bronze (`compare.landings`) before retention takes it
     decisions  by source: what people have decided, in order. A replay is recorded for each letter that was
-               open and selected, whatever came of it
+               open and selected, whatever came of it. That a record was in time is forgotten with its row
     taken      by source: what each run of retention has taken
     lateness   by source: how late records may be, if that was changed; else as the settings say
     gold_us    by gold table: its own retention has taken the final rows whose last time is earlier
@@ -72,6 +72,8 @@ class Life:
                the topic, even for rows that this lake does not have
     since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis remain until they expire
     is_adopted whether this lake was that one's copy, and so may send again what that one had sent
+    altered    what another writer has made of a record's value in bronze; None if it has deleted the record,
+               which changes nothing above bronze
     """
 
     settings: Settings
@@ -85,6 +87,7 @@ class Life:
     left: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     since_ms: int = 0
     is_adopted: bool = False
+    altered: dict[Place, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,21 +141,24 @@ def expected(life: Life, stream: Stream) -> Expected:
 
 def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
     """Return what each landed record of a source has become."""
-    landed = [
-        Record(
-            one.place,
-            life.landed[one.place],
-            one.value if one.says is None else one.says,
-            one.key,
-            one.headers,
-            one.kafka_timestamp_ms,
-            one.refused,
-        )
-        for one in life.sent
-        if one.source == source.table and one.place in life.landed
-    ]
+    own = (one for one in life.sent if one.source == source.table and one.place in life.landed)
+    landed = [record_of(life, one) for one in own]
     settings, table = settings_of(life, source), source.table
     return records.outcomes(landed, life.decisions[table], settings, life.taken[table])
+
+
+def record_of(life: Life, sent: Sent) -> Record:
+    """Return a record that has landed, as the oracle reads it."""
+    value = sent.value if sent.says is None else sent.says
+    return Record(
+        sent.place,
+        life.landed[sent.place],
+        life.altered.get(sent.place) or value,
+        sent.key,
+        sent.headers,
+        sent.kafka_timestamp_ms,
+        sent.refused,
+    )
 
 
 def settings_of(life: Life, source: Source) -> alone.Settings:

@@ -84,6 +84,7 @@ def _as_of_now(life: Life) -> Life:
         decisions=kept(life.decisions),
         taken=kept(life.taken),
         lateness=dict(life.lateness),
+        altered=dict(life.altered),
     )
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
-from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.records.dead_letters import SENT_AGAIN_AS, Selection
 from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.operations.repair.replay import discard, replay
-from lakehouse.operations.repair.resolve import resolve_by_record
+from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.streams.definition import Source
+from tests.oracles.alone import looked_at
 from tests.simulation.actions import Action
-from tests.simulation.model import Decision
+from tests.simulation.compare import landings
+from tests.simulation.model import Decision, outcomes_of, record_of, settings_of
 from tests.simulation.world import World
 from tests.support import pipeline
 from tests.support.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
@@ -154,9 +156,10 @@ class Discard(_OfLetters):
 
 @dataclass(frozen=True)
 class Resolve(Action):
-    """Close the n-th open letter by the newest row of silver."""
+    """Close the n-th open letter by the newest row of silver or, with `same`, by that of its event time."""
 
     which: int = 0
+    same: bool = False
 
     def do(self, world: World) -> None:
         letters = open_letters(world)
@@ -169,10 +172,18 @@ class Resolve(Action):
             return
         topic, partition, offset = by = max(map(coordinates_of, rows), key=lambda one: one[2])
         after_us, at = world.processed(source), world.decided_at()
+        same = _rows_like(world, source, letter, rows) if self.same else []
+        selection = Selection(id=letter["id"])
         with world.process(partial(self.do, world)), world.refusing():
             world.where = "resolve"
-            record = OffsetRange(topic, partition, offset, offset)
-            resolve_by_record(world.lake, [world.stream], Selection(id=letter["id"]), record, at)
+            if self.same:
+                by = same[0] if len(same) == 1 else by
+                done = resolve_by_columns(world.lake, [world.stream], selection, ["event_time"], at)
+                if done.resent != (len(same) == 1):
+                    raise AssertionError(f"resolve --same has closed {done.resent} letters; rows: {same}")
+            else:
+                record = OffsetRange(topic, partition, offset, offset)
+                resolve_by_record(world.lake, [world.stream], selection, record, at)
         place = coordinates_of(letter)
         if place not in map(coordinates_of, open_letters(world)):
             ids = source.unique_by, source.sequence_by
@@ -180,19 +191,90 @@ class Resolve(Action):
             world.life.decisions[source.table].append(made)
 
 
+def _rows_like(world: World, source: Source, letter: Row, rows: Sequence[Row]) -> list[Coordinates]:
+    """Return the rows of a letter's event time that neither stand for a letter nor have an open one."""
+    world.note_landings()
+    place = coordinates_of(letter)
+    landed_us = landings(world.settings, world.stream).get(place)
+    if landed_us is None or landed_us > world.processed(source):
+        return []
+    (sent,) = (one for one in world.life.sent if one.place == place)
+    time_us = looked_at(record_of(world.life, sent), settings_of(world.life, source)).event_time_us
+    letters = pipeline.rows_of(world.settings, DEAD_LETTERS)
+    said = (one["reasons"][-1]["message"] for one in letters if one["status"] == "resent")
+    used = {*said, *(_sent_again_as(coordinates_of(one)) for one in letters if one["status"] == "open")}
+    found = [coordinates_of(row) for row in rows if row["event_time"] == time_us]
+    return [one for one in found if _sent_again_as(one) not in used]
+
+
+def _sent_again_as(place: Coordinates) -> str:
+    return SENT_AGAIN_AS + "/".join(map(str, place))
+
+
 @dataclass(frozen=True)
 class RebuildSilver(Action):
-    """Rebuild silver; before its n-th commit, records that wait in Kafka land and are judged."""
+    """Rebuild silver; before its n-th commit, records that wait in Kafka land and are judged.
+
+    `since_s` and `until_s` say how long ago records were sent, at most and at least; 0: no limit. Sources
+    with ids are rebuilt wholly all the same. With `allow_late`, late records are in time.
+    """
 
     land_before: int = 0
+    since_s: int = 0
+    until_s: int = 0
+    allow_late: bool = False
 
     def do(self, world: World) -> None:
-        world.tick()
+        ends = (
+            world.tick() - timedelta(seconds=ago) if ago else None for ago in (self.since_s, self.until_s)
+        )
+        span, again = Landed(*ends), replace(self, land_before=0)
         landing = world.before_commit(self.land_before, lambda: world.run(("bronze", "silver")))
-        with world.process(partial(RebuildSilver().do, world)), world.refusing(), landing:
+        late = [(one, self._late(world, one, span)) for one in world.stream.sources if self.allow_late]
+        is_refused = True
+        with world.process(partial(again.do, world)), world.refusing(), landing:
             world.where = "rebuild silver"
-            rebuild_silver(world.lake, world.stream, Landed(), world.now)
-            world.foreign -= {"silver", "letters"}
+            done = rebuild_silver(world.lake, world.stream, span, world.now, allow_late=self.allow_late)
+            is_refused = False
+            if self.allow_late and (done.inserted or done.changed or done.removed or done.made_anew):
+                world.run(("gold",))
+                for table in world.stream.gold:  # as `lakehouse rebuild silver` does
+                    rebuild_gold(world.lake, table, WindowSpan(), force=True)
+            if span == Landed() or all(one.unique_by for one in world.stream.sources):
+                world.foreign -= {"silver", "letters"}
+        if not is_refused or world.writes.killed is not None:
+            for source, found in late:
+                world.life.decisions[source.table] += found
+
+    def _late(self, world: World, source: Source, span: Landed) -> list[Decision]:
+        """Return that late records were in time: those that silver has processed and the rebuild reads."""
+        world.note_landings()
+        after_us, at_us = world.processed(source), pipeline.micros(world.decided_at())
+        is_open = {
+            place
+            for place, one in outcomes_of(world.life, source).items()
+            if one.status == "open" and "late" in one.rules
+        }
+        read = {
+            place
+            for place, landed_us in landings(world.settings, world.stream).items()
+            if landed_us <= after_us and (source.unique_by or _is_within(span, world, place))
+        }
+        return [Decision("in time", place, after_us, at_us) for place in is_open & read]
+
+
+def _is_within(span: Landed, world: World, place: Coordinates) -> bool:
+    (sent,) = (one for one in world.life.sent if one.place == place)
+    at = datetime.fromtimestamp(sent.kafka_timestamp_ms / 1000, UTC)
+    return (span.since is None or at >= span.since) and (span.until is None or at < span.until)
+
+
+def forget_in_time(world: World, gone: Collection[Coordinates] | None = None) -> None:
+    """Forget that records were in time, all or those whose rows are gone: the row alone has said so."""
+    for made in world.life.decisions.values():
+        made[:] = [
+            one for one in made if one.what != "in time" or (gone is not None and one.place not in gone)
+        ]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.streams.builtin import TABLES
 from tests.simulation.actions import Action
+from tests.simulation.repairs import forget_in_time
 from tests.simulation.world import World
 
 _IDS = {
@@ -17,8 +19,9 @@ _IDS = {
     **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
 }
 """The fields with a record's id and sequence, by form; in other forms they are never changed."""
-_JUDGED = {"stream_defaults.future_tolerance_s"}
-_MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k"}
+_EARLIEST = "stream_defaults.earliest_event_time"
+_JUDGED = {"stream_defaults.future_tolerance_s", _EARLIEST}
+_MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k", "calls.gap", "calls.grace"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class SetIds(Action):
         names = {"field": id_, "header": "header:order", "": ""}
         places = {"field": sequence, "header": "header:turn", "": ""}
         ids, sequences = names[self.ids], places[self.sequences] if self.ids else ""
+        if (ids or None, sequences or None) != (world.source.unique_by, world.source.sequence_by):
+            forget_in_time(world)
         world.change_stream({"unique_by": ids or None, "sequence_by": sequences or None})
         rebuild(world)
 
@@ -53,10 +58,11 @@ class ChangeSetting(Action):
 
     def do(self, world: World) -> None:
         section, _, key = self.name.partition(".")
+        value = datetime.fromisoformat(self.value) if self.name == _EARLIEST else self.value
         if section == world.stream.name:
-            world.change_stream({key: self.value})
+            world.change_stream({key: value})
         elif section not in TABLES:
-            world.change_settings({self.name: self.value})
+            world.change_settings({self.name: value})
         if self.name in _JUDGED:
             rebuild(world)
         elif self.name in _MADE_WITH:

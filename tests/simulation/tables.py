@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
 from tests.simulation.actions import Action
+from tests.simulation.compare import landings
+from tests.simulation.repairs import forget_in_time
 from tests.simulation.world import World
 from tests.support import delta_commands, pipeline
-from tests.support.pipeline import DEAD_LETTERS, coordinates_of
+from tests.support.pipeline import DEAD_LETTERS, Coordinates, coordinates_of
 
 _OF_SILVER = {"windows": {"value": "999"}, "sales": {"value": "999"}, "calls": {"user2": "'999'"}}
+_AMOUNT = re.compile(rb'("(?:amount|value|analytics|metrics)": )[0-9]+')
 
 
 def _changed_by(layer: str) -> set[str]:
     """Return the layers that are no longer right: gold was made from the previous silver."""
-    return {layer, "gold"} if layer == "silver" else {layer}
+    return {"bronze": {"silver", "gold"}, "silver": {"silver", "gold"}}.get(layer, {layer})
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,9 @@ class Restore(_OfTable):
     def do(self, world: World) -> None:
         table = self.table(world)
         version = max(0, pipeline.version_of(world.settings, table) - self.back)
-        if delta_commands.restore(world.shared.spark, world.settings, table, version):
-            world.foreign |= _changed_by(self.layer)
+        with _forgetting(world, table):
+            if delta_commands.restore(world.shared.spark, world.settings, table, version):
+                world.foreign |= _changed_by(self.layer)
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,13 @@ class ForeignUpdate(_OfTable):
     """UPDATE the first row of a table with delta-rs.
 
     10 becomes 999 (in calls, the other user does), an open letter becomes replayed, and gold's count becomes
-    99.
+    99. In bronze, the first amount in JSON becomes 999.
     """
 
     def do(self, world: World) -> None:
+        if self.layer == "bronze":
+            self._alter(world)
+            return
         found = _first(world, self.table(world), self.layer)
         if found is not None:
             table = DeltaTable(str(world.path(self.table(world))))
@@ -78,16 +88,57 @@ class ForeignUpdate(_OfTable):
             table.update(of_layer.get(self.layer, of_silver), predicate=found)
             world.foreign |= _changed_by(self.layer)
 
+    def _alter(self, world: World) -> None:
+        rows = pipeline.rows_of(world.settings, self.table(world))
+        for row in sorted(rows, key=coordinates_of):
+            value, place = row["value"] or b"", coordinates_of(row)
+            altered = _AMOUNT.sub(rb"\g<1>999", value)
+            if altered != value:
+                table = DeltaTable(str(world.path(self.table(world))))
+                table.update({"value": f"decode('{altered.hex()}', 'hex')"}, predicate=_is_at(place))
+                world.life.altered[place] = altered
+                world.foreign |= _changed_by(self.layer)
+                return
+
 
 @dataclass(frozen=True)
 class ForeignDelete(_OfTable):
-    """DELETE the first row of a table with delta-rs."""
+    """DELETE the first row of a table with delta-rs; in bronze, the record of silver's first row."""
 
     def do(self, world: World) -> None:
+        if self.layer == "bronze":
+            self._lose(world)
+            return
         found = _first(world, self.table(world), self.layer)
         if found is not None:
-            DeltaTable(str(world.path(self.table(world)))).delete(found)
+            with _forgetting(world, self.table(world)):
+                DeltaTable(str(world.path(self.table(world)))).delete(found)
             world.foreign |= _changed_by(self.layer)
+
+    def _lose(self, world: World) -> None:
+        rows = pipeline.rows_of(world.settings, f"silver.{world.side(self.side).table}")
+        there = landings(world.settings, world.stream).keys() - world.life.altered.keys()
+        place = min(there & set(map(coordinates_of, rows)), default=None)
+        if place is not None:
+            world.note_landings()
+            DeltaTable(str(world.path(self.table(world)))).delete(_is_at(place))
+            world.life.altered[place] = None
+
+
+@contextmanager
+def _forgetting(world: World, table: str) -> Iterator[None]:
+    """Forget what only those rows of silver say that the block removes."""
+    if not table.startswith("silver."):
+        yield
+        return
+    before = set(map(coordinates_of, pipeline.rows_of(world.settings, table)))
+    yield
+    forget_in_time(world, before - set(map(coordinates_of, pipeline.rows_of(world.settings, table))))
+
+
+def _is_at(place: Coordinates) -> str:
+    _, partition, offset = place
+    return f'partition = {partition} AND "offset" = {offset}'
 
 
 def _first(world: World, table: str, layer: str) -> str | None:
@@ -98,7 +149,6 @@ def _first(world: World, table: str, layer: str) -> str | None:
     if not rows:
         return None
     if layer != "gold":
-        _, partition, offset = min(map(coordinates_of, rows))
-        return f'partition = {partition} AND "offset" = {offset}'
+        return _is_at(min(map(coordinates_of, rows)))
     name = world.stream.gold[0].keys[0]
     return f"{name} = '{min(row[name] for row in rows)}'"
