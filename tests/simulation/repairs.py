@@ -234,9 +234,9 @@ class RebuildSilver(Action):
         is_refused = True
         with world.process(partial(again.do, world)), world.refusing(), landing:
             world.where = "rebuild silver"
-            done = rebuild_silver(world.lake, world.stream, span, world.now, allow_late=self.allow_late)
+            rebuild_silver(world.lake, world.stream, span, world.now, allow_late=self.allow_late)
             is_refused = False
-            if self.allow_late and (done.inserted or done.changed or done.removed or done.made_anew):
+            if self.allow_late:
                 world.run(("gold",))
                 for table in world.stream.gold:  # as `lakehouse rebuild silver` does
                     rebuild_gold(world.lake, table, WindowSpan(), force=True)

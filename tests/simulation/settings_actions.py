@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from lakehouse.operations.catalog.spark_sql import ask
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.streams.builtin import TABLES
@@ -63,10 +64,20 @@ class ChangeSetting(Action):
             world.change_stream({key: value})
         elif section not in TABLES:
             world.change_settings({self.name: value})
+        if self.name == "metrics.gold" and section == world.stream.name:
+            _send_provisional(world)
         if self.name in _JUDGED:
             rebuild(world)
         elif self.name in _MADE_WITH:
             rebuild(world, "gold")
+
+
+def _send_provisional(world: World) -> None:
+    """Update the provisional rows, as docs/outputs.md says for rows that were held back."""
+    path = world.path(f"gold.{world.stream.gold[0].name}")
+    if path.exists():
+        statement = f"UPDATE delta.`{path}` SET is_final = is_final WHERE NOT is_final"
+        ask(world.lake.spark, statement, limit=1, write=True)
 
 
 def rebuild(world: World, layers: str = "silver gold") -> None:

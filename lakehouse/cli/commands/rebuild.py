@@ -72,9 +72,9 @@ def rebuild(
     """Recompute rows from the layer below, and write those that differ. The streams can keep running.
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
-    settings, and then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. During a rebuild of silver, micro-batches wait if their silver table's records have
-    ids, or had different ids when the table was written.
+    settings, and then rebuilds gold. If a rebuild is killed, completed commits remain; rerun it to finish.
+    During a rebuild of silver, micro-batches wait if their silver table's records have ids, or had different
+    ids when the table was written.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -96,9 +96,7 @@ def rebuild(
                 lake, one, landed, now, allow_late=allow_late, dry_run=dry_run
             )
             _say(done, one, console, dry_run=dry_run)
-            if dry_run:
-                continue
-            if done.inserted or done.changed or done.removed or done.made_anew:
+            if not dry_run:  # even if silver is as it should be: an earlier rebuild may have been killed
                 _await_gold(lake, one)
                 _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
 

@@ -7,7 +7,7 @@ or in the dead letters. If a rebuild is killed, rerun it to finish.
 Records deleted from silver by hand are restored. If a RESTORE of bronze caused a record to be read again,
 silver may contain it twice; the rebuild then keeps one row. Records from an unfinished silver micro-batch
 remain unchanged. Records skipped with --skip remain unchanged too; only a replay retries them. Gold does not
-process the changes, because it skips commits that rewrite rows.
+process the changes unless the source has `sequence_by`, because it skips commits that rewrite rows.
 
 The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
 replay, discard or other rebuild interferes with its writes. A record's outcome depends on other records with
@@ -97,7 +97,7 @@ class SilverRebuilt:
     newly_refused   new and reopened letters
     newly_accepted  letters that are now replayed
     skipped         records that were skipped with --skip and therefore not validated
-    made_anew       silver was built with different id settings; gold may have skipped an earlier attempt
+    made_anew       silver was built with different id settings
     without_id      rows that get no id, because retention has deleted their records: no later record with
                     their id is compared with them
     first, last     the earliest and latest event times (UTC), old or new, of the inserted, removed and

@@ -42,7 +42,7 @@ from lakehouse.engine.records.dead_letters import (
     status_by,
     to_dead_letters,
 )
-from lakehouse.engine.records.identity import OF_ID, OF_SEQUENCE, is_sound
+from lakehouse.engine.records.identity import LATE, OF_ID, OF_SEQUENCE, is_sound
 from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
@@ -251,7 +251,7 @@ class _SelectedLetters:
                 found, failed = _count(judged)
                 passed = self._insert(judged, ranges) if found > failed else 0
                 if found:
-                    self._note_attempt(judged, ranges)
+                    self._note_attempt(judged, ranges, allow_late=allow_late)
                 return Replayed(
                     passed=passed,
                     there_already=there + found - failed - passed,
@@ -378,14 +378,21 @@ class _SelectedLetters:
         rows = filter_clean(judged).drop("_letter")
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
-    def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-        """Close the letters whose records passed, and update the reasons of the other letters."""
-        passed = F.size("s.reasons") == 0
+    def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> None:
+        """Close the letters whose records passed, and update the reasons of the other letters.
+
+        Records that have other faults remain late, even if late records are allowed.
+        """
+        passed, reasons = F.size("s.reasons") == 0, F.col("s.reasons")
+        if allow_late:
+            were_late = F.filter("t.reasons", lambda one: one.getField("rule") == LATE)
+            is_other = F.col("s.admitted").isNull() & ~F.array_contains("s.reasons.rule", LATE)
+            reasons = F.when(is_other, F.concat(reasons, were_late)).otherwise(reasons)
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(
                 F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
             ),
-            "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
+            "reasons": F.when(passed, F.col("t.reasons")).otherwise(reasons),
             "admitted": F.coalesce("s.admitted", "t.admitted"),
         }
         found = {"id": F.col("_letter"), "reasons": F.col("reasons"), "admitted": F.col("admitted")}
