@@ -14,7 +14,7 @@ from lakehouse.engine.records.dead_letters import SENT_AGAIN_AS, Selection
 from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.operations.repair.replay import discard, replay
+from lakehouse.operations.repair.replay import Tried, discard, replay, try_replay
 from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.streams.definition import Source
@@ -111,14 +111,18 @@ def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[
 
 @dataclass(frozen=True)
 class Replay(_OfLetters):
-    """Replay letters."""
+    """Replay letters, as a dry run has said."""
 
     allow_late: bool = False
     what: ClassVar[str] = "replay"
 
     def _decide(self, world: World, selection: Selection, at: datetime) -> None:
         world.where = "replay"
-        replay(world.lake, [world.stream], selection, at, allow_late=self.allow_late)
+        tried = try_replay(world.lake, [world.stream], selection, at, allow_late=self.allow_late)
+        done = replay(world.lake, [world.stream], selection, at, allow_late=self.allow_late)
+        found = Tried(tried.asked, done.passed, done.there_already, done.failed, done.gone, done.failing)
+        if found != replace(tried, skipped=0, in_flight=0):
+            raise AssertionError(f"a dry run of the replay said {tried}, and it was {done}")
 
 
 @dataclass(frozen=True)
