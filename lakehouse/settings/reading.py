@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
+from lakehouse.common import web
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import read_config, say
@@ -20,7 +21,6 @@ from lakehouse.settings.keys import FILE_SUFFIX, all_keys, section_names
 from lakehouse.settings.masking import URL_KEYS
 from lakehouse.settings.model import Settings
 from lakehouse.settings.secrets import SecretFile
-from lakehouse.settings.web import check_encryption
 from lakehouse.settings.wording import explain, secret_in_file
 
 _RUNNING = "the running local services"
@@ -59,7 +59,7 @@ def read() -> Reading:
     settings = _with_defaults(_validated(values, path))
     settings.kafka.access.check()
     settings.s3.access.check()
-    check_encryption(settings)
+    _check_encryption(settings)
     if given:
         say(path.absolute())
     return Reading(settings, origins)
@@ -167,3 +167,22 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         else:
             values = merged(values, {name: one}) if name == "streams" else {**values, name: one}
     return values
+
+
+def _check_encryption(settings: Settings) -> None:
+    """Raise SettingsError for an http:// URL to another machine that `http_hosts` does not allow."""
+    for name, url in _urls(settings):
+        if url and web.needs_permission(url, settings.http_hosts):
+            host = web.host_of(url)
+            raise SettingsError(
+                f"{name} is http://{host}…, so passwords and data would be sent unencrypted: "
+                f"use https://, or add {host} to http_hosts (LAKEHOUSE_HTTP_HOSTS)"
+            )
+
+
+def _urls(settings: Settings) -> Iterator[tuple[str, str]]:
+    yield "schema_registry.url", settings.schema_registry.url
+    yield "kafka.oauth_token_url", settings.kafka.oauth_token_url
+    yield "s3.endpoint", settings.s3.endpoint
+    for one in settings.alerts.webhooks:
+        yield "alerts.webhooks", one.get_secret_value()

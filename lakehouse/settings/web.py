@@ -1,17 +1,13 @@
-"""Validate URLs, and check that unencrypted URLs are allowed."""
+"""Validate URLs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lakehouse.common import web
-from lakehouse.common.errors import SettingsError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
-
-    from lakehouse.settings.model import Settings
 
 
 def of_web(url: SecretStr) -> SecretStr:
@@ -45,22 +41,3 @@ def of_api(url: str) -> str:
     if url:
         web.check_url(url, query=False)
     return url
-
-
-def check_encryption(settings: Settings) -> None:
-    """Raise SettingsError for an http:// URL to another machine that `http_hosts` does not allow."""
-    for name, url in _urls(settings):
-        if url and web.needs_permission(url, settings.http_hosts):
-            host = web.host_of(url)
-            raise SettingsError(
-                f"{name} is http://{host}…, so passwords and data would be sent unencrypted: "
-                f"use https://, or add {host} to http_hosts (LAKEHOUSE_HTTP_HOSTS)"
-            )
-
-
-def _urls(settings: Settings) -> Iterator[tuple[str, str]]:
-    yield "schema_registry.url", settings.schema_registry.url
-    yield "kafka.oauth_token_url", settings.kafka.oauth_token_url
-    yield "s3.endpoint", settings.s3.endpoint
-    for one in settings.alerts.webhooks:
-        yield "alerts.webhooks", one.get_secret_value()
