@@ -136,6 +136,13 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     ], replayed.stderr
     assert statuses(settings) == {"future": "replayed", "not_json": "open"}
     assert {row["offset"] for row in pipeline.rows_of(settings, SILVER)} == {0, 1, 2, 3}
+    (admitted,) = [one["id"] for one in found["letters"] if one["rules"] == ["future"]]
+    shown = lakehouse("dead-letters", "show", admitted, "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    times = json.loads(shown.stdout)["admitted"]
+    assert list(times) == ["after", "at"]
+    table = lakehouse("dead-letters", "show", admitted, COLUMNS="200").stdout
+    assert f"{times['at']}, after the records that landed up to {times['after']}" in table
 
     discarded = lakehouse("dead-letters", "discard", "--rule", "not_json")
     assert discarded.stdout.splitlines() == ["1 discarded: not_json 1"], discarded.stderr

@@ -51,7 +51,7 @@ def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_i
         page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
         assert letters(settings) == {1: ("replayed", ["future"]), 2: ("open", ["not_json"])}
         page.press("Escape")
-        page.wait("document.querySelector('.lead .badge').textContent === 'replayed'")
+        page.wait("document.querySelector('.lead .badge')?.textContent === 'replayed'")
 
         pipeline.run_layers(spark, settings, "gold", stream=METRICS)
         rows = {row["window_start"]: row["avg"] for row in pipeline.rows_of(settings, GOLD)}

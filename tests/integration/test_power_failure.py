@@ -188,7 +188,7 @@ def test_dead_letters_that_the_disk_has_lost_after_all_are_named_by_the_audit_an
         check.name: [example.what for example in check.examples]
         for check in report.checks
         if check.differences
-    } == {"books": ["neither in silver nor a dead letter"]}
+    } == {"records": ["neither in silver nor a dead letter"]}
 
     rebuild_silver(Lake(lake.spark, lake.settings.lake), STREAM, Landed(), utc_now())
     assert lake.is_right()

@@ -55,6 +55,23 @@ def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, la
     assert first["letters"][1]["reasons"] == [{"rule": "late", "column": None, "message": "it is late"}]
 
 
+def test_a_replayed_letter_says_when_it_was_admitted_and_all_its_times(
+    client: TestClient, lake: ServedLake
+) -> None:
+    admitted = {"after": at(NOON_MS), "at": at(NOON_MS + 1)}
+    times = dict.fromkeys(("ingested_at", "event_time", "own_time"), at(NOON_MS))
+    lake.write_spec(DEAD_LETTERS, [{**letter(1, "late", status="replayed", admitted=admitted), **times}])
+
+    one = client.get(f"{PATH}/{1:064x}").json()
+    (listed,) = client.get(PATH).json()["letters"]
+
+    noon = "2026-05-04T12:00:00Z"
+    assert one["admitted"] == {"after": noon, "at": "2026-05-04T12:00:00.001Z"}
+    names = ("ingestedAt", "eventTime", "ownTime", "kafkaTimestamp")
+    assert {name: one[name] for name in names} == dict.fromkeys(names, noon)
+    assert listed == {name: value for name, value in one.items() if name in listed}
+
+
 def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: ServedLake) -> None:
     rows = [
         letter(1, "late", value=b'{"a": 1.50, "b": 1e999, "big": 123456789012345678901234567890}'),

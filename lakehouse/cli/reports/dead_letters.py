@@ -44,7 +44,7 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
 def whole(letter: Row) -> dict[str, Any]:
     """Return everything about a letter as JSON-serializable values."""
     columns = letter.asDict(recursive=True)
-    shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
+    shown = {name: _timed(value) for name, value in columns.items()}
     return shown | {
         "key": readable(letter.key),
         "value": readable(letter.value),
@@ -63,6 +63,8 @@ def print_letter(letter: Row) -> None:
     """Print everything about a letter, with a line for each column, header and reason."""
     shown = whole(letter)
     headers, reasons = shown.pop("headers"), shown.pop("reasons")
+    if (admitted := shown["admitted"]) is not None:
+        shown["admitted"] = f"{admitted['at']}, after the records that landed up to {admitted['after']}"
     rows = [[name, value] for name, value in shown.items()]
     rows += [[f"header {header['key']}", header["value"]] for header in headers]
     rows += [
@@ -152,6 +154,13 @@ def _listed(letter: Row) -> dict[str, Any]:
         "first_seen": _time(letter.first_seen),
         "value": readable(letter.value, _SHOWN_CHARACTERS, length=letter.length),
     }
+
+
+def _timed(value: Any) -> Any:
+    """Return a value with its times as text, even in a struct."""
+    if isinstance(value, dict):
+        return {name: _timed(one) for name, one in value.items()}
+    return _time(value) if isinstance(value, datetime) else value
 
 
 def _time(moment: datetime | None) -> str | None:

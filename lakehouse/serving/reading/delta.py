@@ -298,6 +298,13 @@ def _fitting(rows: pa.Table, indices: pa.Array) -> int:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(_MICROS).cast(pa.int64())
+    """Return a column's values, with times as epoch microseconds, even those in structs."""
+    for times in (_MICROS, pa.int64()):
+        column = column.cast(_with_times(column.type, times))
     return cast("list[Any]", column.to_pylist())
+
+
+def _with_times(type_: pa.DataType, times: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_with_times(field.type, times)) for field in type_.fields])
+    return times if pa.types.is_timestamp(type_) else type_

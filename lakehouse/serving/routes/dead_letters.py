@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pyspark.sql.types import TimestampType
 
-from lakehouse.engine.records.dead_letters import OPEN, RULES
+from lakehouse.engine.records.dead_letters import OPEN, RULES, SCHEMA
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, camel, unkept
 from lakehouse.serving.parameters import Cursor, Limit, Page
@@ -51,7 +52,7 @@ Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's inde
 Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte to return.")]
 
 _log = logging.getLogger(__name__)
-_TIMES = ("kafka_timestamp", "first_seen", "last_attempt")
+_TIMES = tuple(field.name for field in SCHEMA if isinstance(field.dataType, TimestampType))
 
 
 async def _wanted(
@@ -163,5 +164,11 @@ def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
 
 def _listed(row: Row) -> dict[str, Any]:
     """Return a letter as JSON values, without its raw bytes and with times as ISO 8601 UTC."""
-    times = {name: parameters.iso(None if row[name] is None else row[name] // 1000) for name in _TIMES}
-    return {camel(name): times.get(name, row[name]) for name in LISTED}
+    told = {**row, **{name: _iso(row[name]) for name in _TIMES}}
+    if row["admitted"] is not None:
+        told["admitted"] = {name: _iso(at) for name, at in row["admitted"].items()}
+    return {camel(name): told[name] for name in LISTED}
+
+
+def _iso(micros: int | None) -> str | None:
+    return parameters.iso(None if micros is None else micros // 1000)
