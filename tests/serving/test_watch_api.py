@@ -280,17 +280,14 @@ def test_alerts_without_a_broker_are_a_problem_with_its_reason(make_client: Make
 
 
 @pytest.mark.soak
-def test_alerts_are_what_the_process_has_told(
-    make_client: MakeClient, services: Endpoints, tmp_path: Any
-) -> None:
+def test_alerts_are_what_the_process_has_told(make_client: MakeClient, services: Endpoints) -> None:
     topic, start = f"alerts-{uuid.uuid4().hex}", datetime(2026, 3, 1, 12, tzinfo=UTC)
-    file = tmp_path / "alerts.toml"
-    file.write_text('[[rules]]\nname = "cpu"\nkind = "metric"\nmetric = "cpu"\nover = 90\n', encoding="utf-8")
+    rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
     client = make_client(
         changes={
             "kafka.bootstrap_servers": services.kafka,
             "alerts.topic": topic,
-            "alerts": file,
+            "alerts.rules": (rule,),
             "redis.url": SecretStr("redis://127.0.0.1:1/0"),
         }
     )
@@ -302,7 +299,6 @@ def test_alerts_are_what_the_process_has_told(
         "reason": nobody,
         "next": None,
     }
-    rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
     with closing(Publisher(services.access, topic)) as publisher:
         state = publisher.start()
         for minute, values in enumerate(({"a": 95.0, "b": 91.0}, {"a": 96.0, "b": 2.0})):
