@@ -423,6 +423,28 @@ def test_running_services_are_looked_for_in_the_home_that_is_set(
     assert settings.redis.url.get_secret_value() == "redis://127.0.0.1:6379/0"
 
 
+def test_a_password_file_of_the_environment_wins_over_that_of_the_running_services(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, own = directory / "theirs", directory / "own"
+    theirs.write_text("of the services\n")
+    own.write_text("of the user\n")
+    named = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "lakehouse",
+        "sasl_password_file": str(theirs),
+    }
+    kafka = {"endpoint": "127.0.0.1:1", "settings": named}
+    services_file(directory).write_text(json.dumps({"kafka": kafka}), encoding="utf-8")
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(directory))
+    monkeypatch.setenv("LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", str(own))
+
+    found = load_settings().kafka
+
+    assert (found.sasl_username, found.sasl_password.get_secret_value()) == ("lakehouse", "of the user")
+
+
 @pytest.mark.parametrize("content", ["", "{", "\x00"])
 def test_a_services_file_that_cannot_be_read_is_as_good_as_none(directory: Path, content: str) -> None:
     home = directory / ".lakehouse"
