@@ -49,6 +49,7 @@ def killed(there: Place, store: str, tmp_path_factory: pytest.TempPathFactory) -
     shape = {"LAKEHOUSE_STREAMS": json.dumps(SHAPE)}
     with proxy.before(store) as between:
         environment = there.environment | shape | settings_of(between.endpoint, PREFIX)
+        environment |= {"LAKEHOUSE_RUN_REFUSED_LIMIT": "1"}  # a tenth of the records is malformed
         with Feeder(there.settings({"streams": SHAPE}), rate=RATE, seed=39, poison=0.1) as feeder:
             for life in range(KILLS):
                 left = rng.randrange(5, 40)
