@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -106,7 +106,7 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
-        size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
+        size_mb = _size_mb(lake, "bronze", [source.table])
         waits = (
             f"; writes to silver.{source.table} wait until this is done" if is_waiting(lake, source) else ""
         )
@@ -117,14 +117,19 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
 
 def _say_cost_of_gold(lake: Lake, table: GoldTable, console: Console) -> None:
     """Print how much silver data may be read, and that the gold table cannot be written to meanwhile."""
-    read = [name for name in table.reads if lake.exists("silver", name)]
-    size_mb = sum(tables.size_bytes(lake.spark, lake.path("silver", name)) for name in read) / 1e6
-    silver = " and ".join(f"silver.{name}" for name in read)
+    silver = " and ".join(f"silver.{name}" for name in table.reads)
+    size_mb = _size_mb(lake, "silver", table.reads)
     console.print(
         f"gold.{table.name} is recomputed from {silver}: up to {size_mb:,.1f} MB in files; writes to "
         f"gold.{table.name} wait until this is done",
         soft_wrap=True,
     )
+
+
+def _size_mb(lake: Lake, layer: str, names: Iterable[str]) -> float:
+    """Return the size in MB of those of a layer's tables that exist."""
+    paths = (lake.path(layer, name) for name in names if lake.exists(layer, name))
+    return sum(tables.size_bytes(lake.spark, path) for path in paths) / 1e6
 
 
 def _say(

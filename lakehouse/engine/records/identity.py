@@ -137,6 +137,11 @@ def is_sound_alone(reasons: Column) -> Column:
     return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
 
 
+def late_in(reasons: str) -> Column:
+    """Return those of a letter's reasons that say that the record is late."""
+    return F.filter(reasons, lambda one: one.getField("rule") == LATE)
+
+
 def retained_reason(source: Source) -> Column:
     """Return the reason for refusing a judged record because retention removed its id's row or letters."""
     name = header_of(source.unique_by) or source.unique_by

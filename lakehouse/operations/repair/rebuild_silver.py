@@ -362,7 +362,7 @@ class _SourceRebuild:
         if not allow_late:
             by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
         watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
-        was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
+        was_late = identity.late_in("_said")
         stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
         is_closed, is_admitted = F.col("_status").isin(*identity.CLOSED), F.col("admitted").isNotNull()
         in_time = is_admitted if self._are_other_ids else stands | is_closed
@@ -382,8 +382,7 @@ class _SourceRebuild:
         A record that a replay admitted and that has no letter gets one that is closed.
         """
         if found["_refused"]:
-            letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
-            tables.insert_missing(letters, self.paths.dead, ("id",), lie)
+            self._insert_letters(work.where("_refused"), lie)
         if found["_reopened"] or found["_reworded"]:
             own_time = own_time_by(F.col("reasons")).alias(OWN_TIME)
             again = work.where("_reopened OR _reworded").select(
@@ -408,9 +407,14 @@ class _SourceRebuild:
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
         if found["_lost"]:
             admitted = work.where("_lost").withColumn("reasons", F.array(_lost_reason()))
-            letters = to_dead_letters(filter_dead(admitted), self._origin)
-            letters = letters.withColumn("status", F.lit(REPLAYED))
-            tables.insert_missing(letters, self.paths.dead, ("id",), lie)
+            self._insert_letters(admitted, lie, {"status": F.lit(REPLAYED)})
+
+    def _insert_letters(
+        self, rows: DataFrame, lie: Column, values: Mapping[str, Column] | None = None
+    ) -> None:
+        """Insert letters for records that have none; `values` replace columns of the letters."""
+        letters = to_dead_letters(filter_dead(rows), self._origin).withColumns(dict(values or {}))
+        tables.insert_missing(letters, self.paths.dead, ("id",), lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
         """Set the letters' ids and sequences according to the current settings."""

@@ -42,7 +42,7 @@ from lakehouse.engine.records.dead_letters import (
     status_by,
     to_dead_letters,
 )
-from lakehouse.engine.records.identity import LATE, OF_ID, OF_SEQUENCE, is_sound
+from lakehouse.engine.records.identity import LATE, OF_ID, OF_SEQUENCE, is_sound, late_in
 from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
@@ -385,9 +385,8 @@ class _SelectedLetters:
         """
         passed, reasons = F.size("s.reasons") == 0, F.col("s.reasons")
         if allow_late:
-            were_late = F.filter("t.reasons", lambda one: one.getField("rule") == LATE)
             is_other = F.col("s.admitted").isNull() & ~F.array_contains("s.reasons.rule", LATE)
-            reasons = F.when(is_other, F.concat(reasons, were_late)).otherwise(reasons)
+            reasons = F.when(is_other, F.concat(reasons, late_in("t.reasons"))).otherwise(reasons)
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(
                 F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))

@@ -118,7 +118,7 @@ def _holding(
     spark: SparkSession, path: str, what: str, holder: str, key: str, *, take: Callable[[], None]
 ) -> Iterator[None]:
     """Take a lease, renew it during the block, and release it."""
-    terms, is_own = _terms(spark, path), True
+    terms = _terms(spark, path)
     terms.renew(holder)
     terms.forget_the_dead()
     try:
