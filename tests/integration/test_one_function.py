@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
+from threading import Thread, current_thread
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.engine.layers import bronze, identities
@@ -24,6 +27,7 @@ from lakehouse.operations.repair.replay import discard, replay
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake, entries
 from lakehouse.streams.definition import Stream, only
@@ -31,6 +35,7 @@ from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests.support import pipeline
 from tests.support.batches import gold_of
 from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
+from tests.support.pipeline import await_
 
 DAY_MS = 86_400_000
 
@@ -239,6 +244,47 @@ def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
     run.catch_up()
     assert (run.rows, run.letters) == ([0, 2], {1: ("superseded", "superseded")})
+
+
+def test_silver_waits_while_a_replay_decides_about_ids(
+    lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the deletion would find no row, and the replay would admit a row that precedes it."""
+    run = Run(lake, lake_settings, CORRECTED)
+    run.take([paid("a", 1)], [paid("b", 1, at_ms=LANDED_MS - 8 * DAY_MS)])
+    pipeline.land(
+        lake.spark,
+        lake_settings,
+        [[deleted("b", sent_s=60)]],
+        landed_at=LANDED,
+        first_offset=2,
+        source=CORRECTED.sources[0],
+    )
+    clean = lake.path("silver", "payments")
+    put, names, looks, taken = identities.put, storage.names, list[str](), list[int]()
+    silver = Thread(target=lambda: taken.append(run.catch_up()))
+
+    def overtaken(*arguments: Any) -> int | None:
+        if current_thread() is not silver:
+            silver.start()
+            await_(lambda: bool(taken) or looks.count(f"{clean}/_lakehouse_lease") > 2)
+        return put(*arguments)
+
+    def noting(spark: SparkSession, directory: str) -> list[str]:
+        if current_thread() is silver:
+            looks.append(directory)
+        return names(spark, directory)
+
+    monkeypatch.setattr(identities, "put", overtaken)
+    monkeypatch.setattr(storage, "names", noting)
+    now = LANDED + timedelta(hours=2)
+    done = replay(lake, [CORRECTED], Selection(rule="late"), now, allow_late=True)
+    silver.join(300)
+
+    assert done.passed == 1
+    assert run.rows == [0]
+    assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}
+    assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=3)
 
 
 def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_settings: Settings) -> None:

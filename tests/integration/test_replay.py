@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from delta.exceptions import ConcurrentAppendException
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -175,46 +173,23 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
     assert gold_differences(settings, [0, 1, 2, 4]) == []
 
 
-@pytest.mark.soak
-def test_two_replays_at_the_same_time_let_a_record_in_once(
+def test_a_second_replay_is_refused_while_one_is_running(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have judged, and found nothing in silver, before either inserts."""
-    both = Barrier(2)
-    insert, done, conflicts = tables.insert_missing, list[Replayed](), list[BaseException]()
-    again = tables.retry_on_conflict
+    insert, refusals = tables.insert_missing, list[str]()
 
-    def together(*arguments: Any, **named: Any) -> int:
-        both.wait(300)
+    def overtaken(*arguments: Any, **named: Any) -> int:
+        with pytest.raises(TableError) as refused:
+            replay(lake, [PATIENT], Selection(rule="not_json"), NOW)
+        refusals.append(str(refused.value))
         return insert(*arguments, **named)
 
-    def counting(write: Callable[[], int]) -> int:
-        def attempt() -> int:
-            try:
-                return write()
-            except ConcurrentAppendException as conflict:
-                conflicts.append(conflict)
-                raise
+    monkeypatch.setattr(tables, "insert_missing", overtaken)
+    done = replay(lake, [PATIENT], Selection(rule="future"), NOW)
 
-        return again(attempt)
-
-    monkeypatch.setattr(tables, "insert_missing", together)
-    monkeypatch.setattr(tables.writing, "retry_on_conflict", counting)
-
-    def work() -> None:
-        selection = Selection(rule="future")
-        done.append(replay(Lake(lake.spark.newSession(), lake.root), [PATIENT], selection, NOW))
-
-    threads = [Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-
-    assert sorted(one.passed for one in done) == [0, 1]
-    assert sorted(one.there_already for one in done) == [0, 1]
-    assert conflicts
-    assert in_silver(settings) == [0, 1, 2, 4]
+    assert done == Replayed(passed=1)
+    (refusal,) = refusals
+    assert f"replay of {SILVER} must wait: replay of {SILVER} (process {os.getpid()}" in refusal
     assert letters(settings)[4] == "replayed"
 
 

@@ -189,7 +189,8 @@ def replay(
     Letters that still fail remain open, with their new reasons. Records that were skipped with --skip are
     included only if you select them with --rule skipped, --offset or --id. You can run the command at any
     time, even while the layers are running. You can also repeat it, because silver receives each record only
-    once. The command is refused while silver is being rebuilt.
+    once. The command is refused while silver is being rebuilt, or while another command decides about the
+    same letters.
     """
     settings = read_settings()
     streams = choose(filters.stream or [], settings)

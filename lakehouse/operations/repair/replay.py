@@ -5,10 +5,9 @@ Rows that pass are inserted into silver unless they are already there. Their let
 after these rows have been written. A killed replay may leave open letters with rows in silver. The next
 replay or discard first closes these letters. However often a record is replayed, silver contains it once.
 
-The stream itself only appends rows to silver, so it does not conflict with a replay. If two replays insert
-rows at the same time, one of them retries. A rebuild of silver uses the same letters. A source's replays and
-discards therefore share a lease on its letters (`lakehouse.storage.tables.leases`), and a rebuild takes the
-lease exclusively.
+The stream itself may run at the same time. If its records have ids, silver waits while a replay compares
+them. A replay, discard, resolve or rebuild, and retention, lock a source's letters against each other
+(`lakehouse.engine.layers.holding`).
 
 Records skipped with --skip may fail or hang again. They are validated only if the selection names them.
 """
@@ -27,6 +26,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import identities, silver
+from lakehouse.engine.layers.holding import holding
 from lakehouse.engine.layers.identities import Identities
 from lakehouse.engine.layers.letters import Verdicts, are_processed, put
 from lakehouse.engine.ops_tables import fronts, lateness, retained
@@ -47,6 +47,7 @@ from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
 from lakehouse.storage.tables import Lake, leases
+from lakehouse.storage.tables.delta_internals import Snapshot
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.contract import COORDINATES
 from lakehouse.streams.definition import Source, Stream
@@ -135,7 +136,7 @@ def replay(
 
     The allowed lateness is the current value or the value when the record landed, whichever is larger. With
     `allow_late`, a record is late only if retention has deleted the rows that it belongs to. A rerun finds
-    only letters that still fail. Raises TableError while silver is being rebuilt for one of the sources.
+    only letters that still fail. Raises TableError while another process decides about a source's letters.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -157,7 +158,7 @@ def try_replay(
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
     """Discard the selected open letters. A rerun finds no letters.
 
-    Raises TableError while silver is being rebuilt for one of the sources.
+    Raises TableError while another process decides about a source's letters.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
@@ -198,11 +199,11 @@ class _SelectedLetters:
         self._paths = silver.paths_of(lake, source)
 
     def replay(self, *, allow_late: bool) -> Replayed:
-        with self._sharing("replay"):
+        with self._holding("replay"):
             return self._replay(allow_late=allow_late)
 
     def discard(self) -> Discarded:
-        with self._sharing("discard"):
+        with self._holding("discard"):
             return self._discard()
 
     def tried(self, *, allow_late: bool) -> Tried:
@@ -211,8 +212,8 @@ class _SelectedLetters:
         try:
             ranges = ranges_of(letters)
             there, waiting = self._apart(letters, ranges)
-            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
-            judged = self._compared(judged)
+            alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            judged = self._compared(alone)
             try:
                 (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
                 return Tried(
@@ -227,16 +228,14 @@ class _SelectedLetters:
                 )
             finally:
                 judged.unpersist()
+                alone.unpersist()
         finally:
             letters.unpersist()
 
-    def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and take a shared lease on its letters, which excludes rebuilds."""
+    def _holding(self, what: str) -> AbstractContextManager[None]:
+        """Upgrade the source's tables, and lock its letters."""
         silver.ensure(self._lake, self._source)
-        name = silver.query_name(self._source)
-        return leases.held_part(
-            self._lake.spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
-        )
+        return holding(self._lake, self._source, what, is_whole=False)
 
     def _replay(self, *, allow_late: bool) -> Replayed:
         letters, skipped, in_flight = self._due()
@@ -244,9 +243,8 @@ class _SelectedLetters:
         try:
             ranges = ranges_of(letters)
             there, waiting = self._settle(letters, ranges)
-            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
-            if self._source.unique_by is not None:
-                judged = tables.retry_on_conflict(partial(self._settle_ids, judged))
+            alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            judged = self._decided(alone)
             try:
                 found, failed = _count(judged)
                 passed = self._insert(judged, ranges) if found > failed else 0
@@ -263,6 +261,7 @@ class _SelectedLetters:
                 )
             finally:
                 judged.unpersist()
+                alone.unpersist()
         finally:
             letters.unpersist()
 
@@ -329,26 +328,38 @@ class _SelectedLetters:
         judged = judge(
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
-        judged = judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
-        return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
+        return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
 
-    def _admission(self) -> Column:
-        """Return the admission for valid records, later than everything silver has processed or admitted."""
+    def _admitted(self, judged: DataFrame, snapshot: Snapshot) -> DataFrame:
+        """Add valid records' admission, later than everything that silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
-        noted = tables.transactions(spark, clean)
+        noted = tables.transactions_in(spark, snapshot)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
         known = [tables.read(spark, path).select("admitted.at") for path in (clean, dead)]
         last = known[0].union(known[1]).agg(F.unix_micros(F.max("at"))).first()
         micros = (self._now - EPOCH) // timedelta(microseconds=1)
         at = tables.from_micros(max(micros, (last[0] or 0) + 1 if last else 0))
-        return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
+        admission = F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
+        return judged.withColumn("admitted", F.when(is_sound(), admission))
 
     def _compared(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts, after comparing records with the same ids."""
         if self._source.unique_by is None:
             return judged
         commit = tables.begin(judged.sparkSession, self._paths.clean)
-        return self._identities().settle(judged, commit).rows
+        return self._identities().settle(self._admitted(judged, commit.snapshot), commit).rows
+
+    def _decided(self, judged: DataFrame) -> DataFrame:
+        """Return the verdicts with admissions, after comparing and writing records with ids.
+
+        Silver waits meanwhile. Otherwise it could process a deletion that the admitted record precedes, and
+        that would find no row.
+        """
+        spark, clean = self._lake.spark, self._paths.clean
+        if self._source.unique_by is None:
+            return self._admitted(judged, tables.snapshot(spark, clean))
+        with leases.held(spark, clean, silver.query_name(self._source)):
+            return tables.retry_on_conflict(partial(self._settle_ids, judged))
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
         """Write passing records to silver, and replace the rows that they correct.
@@ -356,7 +367,7 @@ class _SelectedLetters:
         Returns the verdicts, after comparing records with the same ids.
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
-        settled = self._identities().settle(judged, commit)
+        settled = self._identities().settle(self._admitted(judged, commit.snapshot), commit)
         if settled.removed is not None:
             origin = silver.origin_of(self._stream, self._source, self._now)
             letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)

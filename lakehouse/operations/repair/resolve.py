@@ -4,8 +4,8 @@ A letter is resolved by a silver row. The user either names the row, or names co
 row matches the letter's record. The match must be unique on both sides. The letter's status becomes `resent`,
 and the row's record is added as the letter's last reason. A row resolves at most one letter. Bronze contains
 both records, and silver contains only the second record, so bronze = silver + letters still holds. A rerun
-finds only letters that are still open. The layers may run at the same time. Like a rebuild of silver,
-resolving takes an exclusive lease on the source's letters.
+finds only letters that are still open. The layers may run at the same time. Like a replay, resolving
+locks the source's letters.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from lakehouse.common.errors import QueryError
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.holding import holding
 from lakehouse.engine.layers.letters import are_processed
 from lakehouse.engine.records.dead_letters import (
     DEAD_LETTERS,
@@ -36,7 +37,7 @@ from lakehouse.engine.records.dead_letters import (
 from lakehouse.engine.records.validation import judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
-from lakehouse.storage.tables import Lake, leases
+from lakehouse.storage.tables import Lake
 from lakehouse.streams.contract import COORDINATES
 from lakehouse.streams.definition import Source, Stream
 
@@ -159,9 +160,9 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Take an exclusive lease on the source's letters. Without it, two resolves could use the same row."""
-    name, dead = silver.query_name(source), silver.ensure(lake, source).dead
-    return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
+    """Lock the source's letters. Without the lock, two resolves could use the same row."""
+    silver.ensure(lake, source)
+    return holding(lake, source, "resolve", is_whole=False)
 
 
 def _open(lake: Lake, selection: Selection) -> DataFrame:

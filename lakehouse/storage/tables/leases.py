@@ -12,8 +12,7 @@ micro-batches continue until they see a renewal. A rebuild then loses no rows, b
 because it compares until nothing differs.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
-`lakehouse.lease.<part>.<holder>`. A part has one exclusive holder, or several that share it. No query waits
-for these leases.
+`lakehouse.lease.<part>.<holder>`. No query waits for these leases.
 """
 
 from __future__ import annotations
@@ -80,22 +79,21 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
-    """Hold an exclusive or shared lease on a part of the table's rows during the block.
+def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[None]:
+    """Hold a lease on a part of the table's rows during the block; `what` names the purpose.
 
-    `what` names the purpose. Raises TableError if another process holds a lease on the part, unless both
-    leases are shared; the message names the holder. Raises TableError if another process has taken the lease
+    Raises TableError if another process holds the lease, with a message that names it, or has taken the lease
     before the block ended.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
-    value = f"{'alone' if alone else 'shared'} {what} (process {os.getpid()} on {socket.gethostname()})"
+    value = f"{what} (process {os.getpid()} on {socket.gethostname()})"
 
     def take() -> None:
         commit = tables.begin(spark, path)
         others = list(_leases_of(spark, path, part, commit.snapshot))
         for one in others:
-            if one.until and (alone or one.alone):
+            if one.until:
                 raise TableError(f"{what} must wait: {one.what} is running; {_wait_until(one.until)}")
         over = {one.key: None for one in others if not one.until}
         commit.set_properties({**over, key: value})
@@ -171,7 +169,6 @@ class _Lease:
 
     key: str
     what: str
-    alone: bool
     until: float
 
 
@@ -180,6 +177,4 @@ def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iter
     prefix = f"{_PROPERTY}.{part}."
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):
-            kind, _, what = value.partition(" ")
-            until = _terms(spark, path).until(key.removeprefix(prefix))
-            yield _Lease(key, what, kind == "alone", until)
+            yield _Lease(key, value, _terms(spark, path).until(key.removeprefix(prefix)))
