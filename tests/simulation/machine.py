@@ -91,7 +91,7 @@ def _run(rng: Random) -> Action:
 
 
 def _replay(rng: Random) -> Action:
-    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8)
+    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8, rng.choice((0, 0, 0, 1, 2, 3)))
 
 
 def _discard(rng: Random) -> Action:
@@ -201,7 +201,7 @@ _PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_a
 """Actions that lead to a status that chance rarely reaches."""
 
 _LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
-_WRITES = {"Replay": 3, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
+_WRITES = {"Replay": 5, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
 """How many writes an action makes, approximately."""
 
 
