@@ -25,7 +25,7 @@ from lakehouse.operations.alerts.rules import (
     Rule,
     StreamRule,
 )
-from lakehouse.operations.telemetry import Audit, Observation, StreamState, Word
+from lakehouse.operations.telemetry import Observation, StreamState, Word
 from lakehouse.storage.spark.query_errors import what_of
 
 WINDOW = timedelta(minutes=1)
@@ -55,14 +55,12 @@ class Facts:
     """The data that rules are evaluated against, at one point in time.
 
     `windows` contains the newest windows for each metric rule, keyed by rule name. `landed` contains the
-    counts per stream for each dead letter rule, keyed by rule name. `audits` contains the latest audits,
-    keyed by stream.
+    counts per stream for each dead letter rule, keyed by rule name.
     """
 
     observation: Observation | None = None
     windows: Mapping[str, Sequence[Window]] = field(default_factory=dict)
     landed: Mapping[str, Mapping[str, LandedCounts]] = field(default_factory=dict)
-    audits: Mapping[str, Audit] | None = None
 
 
 def step(
@@ -181,9 +179,9 @@ def _of_audit(
     rule: AuditFailedRule | AuditOldRule, state: StreamState, facts: Facts, now: datetime
 ) -> Judged | None:
     labels = {"stream": state.name}
-    if facts.audits is None:
+    if facts.observation is None or facts.observation.events_reason is not None:
         return _judged(labels, None, "the audits cannot be read")
-    audit = facts.audits.get(state.name)
+    audit = state.audit
     if isinstance(rule, AuditFailedRule):
         if audit is None:
             return None

@@ -5,8 +5,6 @@ Unreadable data is omitted with a warning. If a rule needs this data, its alerts
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,50 +15,17 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
-from lakehouse.common.events import Kind
 from lakehouse.engine.layers import bronze
-from lakehouse.engine.ops_tables.event_table import EVENTS, newest
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import WINDOW, Facts, LandedCounts, Window
 from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule, Rule
-from lakehouse.operations.telemetry import Audit, Observation
+from lakehouse.operations.telemetry import Observation
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import TableSpec, direct
 from lakehouse.streams.definition import Stream
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
-_DELAY = timedelta(hours=1)  # events are appended with a delay, and clocks may differ
 _Found = TypeVar("_Found")
-
-
-class Audits:
-    """Each stream's latest audit.
-
-    The first call reads all of ops.events. Later calls read only rows from one hour before the previous call
-    onward.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[str, Audit] = {}
-        self._looked: datetime | None = None
-
-    def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the latest audits at `now` (UTC), by stream. Raises TableError if they cannot be read."""
-        since = None if self._looked is None else min(self._looked, now) - _DELAY
-        for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
-            is_clean = None if one.stream is None else _is_clean(one.details)
-            if one.stream is not None and is_clean is not None:
-                self._found[one.stream] = Audit(_utc(one.at), is_clean)
-        self._looked = now
-        return dict(self._found)
-
-
-def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean, or None if the event's details do not describe an audit."""
-    try:
-        return bool(json.loads(details or "")["clean"])
-    except (ValueError, LookupError, TypeError):
-        return None
 
 
 def gather(
@@ -69,7 +34,6 @@ def gather(
     streams: Sequence[Stream],
     rules: Sequence[Rule],
     *,
-    audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
     """Return the facts at the time of the observation. `warn` is called for unreadable data."""
@@ -96,7 +60,6 @@ def gather(
         observation,
         {name: found for name, found in windows.items() if found is not None},
         {name: found for name, found in landed.items() if found is not None},
-        known(EVENTS.qualified_name, partial(audits.last, lake, now)),
     )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from lakehouse.common.events import Kind, note
 from lakehouse.operations.alerts.evaluating import Alert, AlertStatus, Key, Notification
 from lakehouse.operations.alerts.facts import Facts, step
-from lakehouse.operations.alerts.gathering import Audits, gather
+from lakehouse.operations.alerts.gathering import gather
 from lakehouse.operations.alerts.publishing import Beat, Publisher
 from lakehouse.operations.alerts.rules import Rules
 from lakehouse.operations.alerts.webhook import Webhook
@@ -39,7 +39,6 @@ class Watcher:
         self._warn = warn
         self._troubles: set[str] = set()
         self._observer = Observer(streams, settings)
-        self._audits = Audits()
         self._told = set[str]()
         self._publisher = Publisher(settings.kafka.access, settings.alerts.topic, self._warn_once)
         self._state: dict[Key, Alert] | None = None
@@ -84,13 +83,13 @@ class Watcher:
 
     def _look(self, now: datetime) -> list[Notification]:
         observation = self._observer.observe(now)
-        troubles = {one.lake_reason for one in observation.streams if one.lake_reason is not None}
+        reasons = [observation.events_reason, *(one.lake_reason for one in observation.streams)]
+        troubles = {reason for reason in reasons if reason is not None}
         self.facts = facts = gather(
             observation,
             self._settings.lake,
             self._streams,
             self._rules.rules,
-            audits=self._audits,
             warn=troubles.add,
         )
         if self._state is None:

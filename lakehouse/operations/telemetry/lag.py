@@ -76,6 +76,7 @@ class Observer:
         self._letters = OpenLetters(_log_of(settings, DEAD_LETTERS))
         self._gates = Gates(_log_of(settings, GATES))
         self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
+        self._events_reason: str | None = None
 
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams at `now` (UTC)."""
@@ -96,7 +97,9 @@ class Observer:
                 runs=runs.read_runs(self._settings.home, now),
             )
             states = tuple(one.state(seen, now) for one in self._streams)
-            self._latest = Observation(now, states, lake_reason or others_reason, broker_reason)
+            self._latest = Observation(
+                now, states, lake_reason or others_reason, broker_reason, self._events_reason
+            )
             return self._latest
 
     def latest(self) -> Observation:
@@ -127,10 +130,11 @@ class Observer:
 
     def _look_at_lake(self) -> str | None:
         """Read all tables' new commits. Return why shared tables cannot be read, or None if they can."""
-        shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
+        shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
             *(partial(_reason, spec.qualified_name, one.refresh) for spec, one in shared),
+            self._look_at_events,
         ]
         if self._files.is_far:
             with ThreadPoolExecutor(len(looks)) as threads:
@@ -138,6 +142,14 @@ class Observer:
         else:
             reasons = [look() for look in looks]
         return "; ".join(reason for reason in reasons if reason is not None) or None
+
+    def _look_at_events(self) -> str | None:
+        """Read new events. Return why ops.events cannot be read, or None if it can."""
+        reason = _reason(EVENTS.qualified_name, self._happenings.refresh)
+        count = self._happenings.unread
+        unread = f"{count:,} files of {EVENTS.qualified_name} have not been read" if count else None
+        self._events_reason = reason or unread
+        return reason
 
 
 def _log_of(settings: Settings, spec: TableSpec) -> Log:

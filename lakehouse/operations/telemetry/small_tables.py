@@ -105,7 +105,10 @@ _COLUMNS = ["at", "kind", "stream", "details"]
 
 
 class AuditsAndStops:
-    """The latest audits, stops and refusals in ops.events. Each file is read once, newest first."""
+    """The latest audits, stops and refusals in ops.events. Each file is read once, newest first.
+
+    `unread` is the number of files that have not been read, or could not be read.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -113,6 +116,7 @@ class AuditsAndStops:
         self._audits: dict[str, Audit] = {}
         self._stops: dict[tuple[str, str], datetime] = {}
         self._refused: dict[tuple[str, str], Refused] = {}
+        self.unread = 0
 
     def audit_of(self, stream: str) -> Audit | None:
         """Return a stream's latest audit, or None if none was found."""
@@ -133,6 +137,7 @@ class AuditsAndStops:
         """Read the events since the last refresh."""
         if not self._log.refresh():
             self._read, self._audits, self._stops, self._refused = set(), {}, {}, {}
+            self.unread = 0
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
@@ -143,18 +148,19 @@ class AuditsAndStops:
             for row in rows:
                 if row["stream"] is not None and row["details"] is not None:
                     self._take(row["kind"], row["stream"], utc(row["at"]), row["details"])
+        self.unread = sum(path not in self._read for path in self._log.files)
 
     def _take(self, kind: str, stream: str, at: datetime, details: str) -> None:
         if kind == Kind.AUDIT:
-            known = self._audits.get(stream)
-            if known is None or known.at < at:
-                self._audits[stream] = Audit(at, bool(_object(details).get("clean")))
+            known, found = self._audits.get(stream), _object(details)
+            if "clean" in found and (known is None or known.at < at):
+                self._audits[stream] = Audit(at, bool(found["clean"]))
         elif kind == Kind.STOP:
             for layer in _object(details).get("layers", ()):
                 self._stops[stream, layer] = max(at, self._stops.get((stream, layer), at))
-        elif kind == Kind.REFUSED and (found := _refused(at, _object(details))) is not None:
-            known_refused = self._refused.get((stream, found.table), found)
-            self._refused[stream, found.table] = max(known_refused, found, key=lambda one: one.at)
+        elif kind == Kind.REFUSED and (refused := _refused(at, _object(details))) is not None:
+            last = self._refused.get((stream, refused.table), refused)
+            self._refused[stream, refused.table] = max(last, refused, key=lambda one: one.at)
 
 
 def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:

@@ -253,12 +253,16 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """All streams' states at one point in time. The reasons say why the lake or broker could not be read."""
+    """All streams' states at one point in time. The reasons say why the lake or broker could not be read.
+
+    `events_reason` says why audits, stops and refusals in ops.events may be missing.
+    """
 
     at: datetime
     streams: tuple[StreamState, ...]
     lake_reason: str | None = None
     broker_reason: str | None = None
+    events_reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the observation as a JSON-serializable dictionary, with times in ISO 8601."""

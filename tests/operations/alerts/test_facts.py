@@ -47,6 +47,7 @@ def stream(
     gold: tuple[int | None, ...] = (0,),
     gate: StreamGate | None = None,
     age_s: float | None = 5.0,
+    audit: Audit | None = None,
 ) -> StreamState:
     return StreamState(
         "sales",
@@ -60,11 +61,19 @@ def stream(
         gate,
         None if age_s is None else NOW - timedelta(seconds=age_s),
         age_s,
+        audit=audit,
     )
 
 
-def facts(state: StreamState, *, lake_reason: str | None = None, **others: object) -> Facts:
-    return Facts(Observation(NOW, (state,), lake_reason), **({"audits": {}} | others))  # type: ignore[arg-type]
+def facts(
+    state: StreamState,
+    *,
+    lake_reason: str | None = None,
+    events_reason: str | None = None,
+    landed: LandedCounts | None = None,
+) -> Facts:
+    seen = Observation(NOW, (state,), lake_reason, events_reason=events_reason)
+    return Facts(seen, landed={} if landed is None else {"r": {"sales": landed}})
 
 
 def verdicts(rule: Rule, known: Facts) -> list[bool | None]:
@@ -74,6 +83,7 @@ def verdicts(rule: Rule, known: Facts) -> list[bool | None]:
 
 
 CLOSED = StreamGate(is_open=False, changed_at=NOW, reasons=("too few rows",))
+CLEAN = Audit(NOW, is_clean=True)
 OPENED = StreamGate(is_open=True, changed_at=NOW, reasons=())
 
 
@@ -95,17 +105,19 @@ OPENED = StreamGate(is_open=True, changed_at=NOW, reasons=())
         (GATE, facts(stream(gate=OPENED)), [False]),
         (GATE, facts(stream(gate=CLOSED)), [True]),
         (LETTERS, facts(stream()), [None]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(0, 0)}}), [False]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(100, 10)}}), [False]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(100, 11)}}), [True]),
+        (LETTERS, facts(stream(), landed=LandedCounts(0, 0)), [False]),
+        (LETTERS, facts(stream(), landed=LandedCounts(100, 10)), [False]),
+        (LETTERS, facts(stream(), landed=LandedCounts(100, 11)), [True]),
         (FAILED, facts(stream()), []),
-        (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=True)}), [False]),
-        (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=False)}), [True]),
-        (FAILED, facts(stream(), audits=None), [None]),
+        (FAILED, facts(stream(audit=CLEAN)), [False]),
+        (FAILED, facts(stream(audit=Audit(NOW, is_clean=False))), [True]),
+        (FAILED, facts(stream(), events_reason="away"), [None]),
+        (FAILED, facts(stream(audit=CLEAN), events_reason="away"), [None]),
         (OLD, facts(stream()), [True]),
         (OLD, facts(stream(age_s=None)), []),
-        (OLD, facts(stream(), audits={"sales": Audit(NOW - timedelta(hours=1), is_clean=True)}), [False]),
-        (OLD, facts(stream(), audits={"sales": Audit(NOW - timedelta(hours=2), is_clean=True)}), [True]),
+        (OLD, facts(stream(audit=replace(CLEAN, at=NOW - timedelta(hours=1)))), [False]),
+        (OLD, facts(stream(audit=replace(CLEAN, at=NOW - timedelta(hours=2)))), [True]),
+        (OLD, facts(stream(), events_reason="away"), [None]),
     ],
 )
 def test_what_a_rule_finds_of_a_stream(rule: Rule, known: Facts, expected: list[bool | None]) -> None:

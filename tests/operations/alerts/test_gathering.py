@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import uuid
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lakehouse.common.errors import TableError
-from lakehouse.common.events import Event, EventLog, Kind, note, noting
 from lakehouse.engine.layers import bronze
-from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import LandedCounts, Window
-from lakehouse.operations.alerts.gathering import Audits, gather
+from lakehouse.operations.alerts.gathering import gather
 from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule
-from lakehouse.operations.telemetry import Audit, Observation
+from lakehouse.operations.telemetry import Observation
 from lakehouse.settings import Settings
 from tests.support.served_lakes import NOON_MS, ServedLake, letter, minute
 from tests.support.served_lakes import at as at_ms
@@ -70,7 +63,7 @@ def lake(lake_settings: Settings) -> str:
 
 def test_landed_records_and_dead_letters_are_counted_by_stream(lake: str) -> None:
     said: list[str] = []
-    facts = gather(Observation(NOON, ()), lake, STREAMS, [LETTERS, RECENT], audits=Audits(), warn=said.append)
+    facts = gather(Observation(NOON, ()), lake, STREAMS, [LETTERS, RECENT], warn=said.append)
     assert facts.landed == {
         "letters": {
             "metrics": LandedCounts(4, 2),
@@ -92,7 +85,7 @@ def test_windows_are_those_of_the_metric_that_are_over_and_young_enough(lake: st
     """The third of five minutes has just ended; the window from two hours ago is too old."""
     rule = MetricRule(name="m", kind="metric", metric="cpu", statistic="p99", over=1)
     end = Observation(at_ms(NOON_MS + 3 * 60_000), ())
-    facts = gather(end, lake, STREAMS, [rule], audits=Audits(), warn=pytest.fail)
+    facts = gather(end, lake, STREAMS, [rule], warn=pytest.fail)
     found = sorted(facts.windows["m"], key=lambda one: (one.service, one.start))
     assert found == [
         Window("auth", at_ms(NOON_MS), 1.5),
@@ -100,56 +93,9 @@ def test_windows_are_those_of_the_metric_that_are_over_and_young_enough(lake: st
         Window("auth", at_ms(NOON_MS + 120_000), 3.5),
         Window("checkout", at_ms(NOON_MS), 4.0),
     ]
-    service = gather(
-        end,
-        lake,
-        STREAMS,
-        [rule.model_copy(update={"service": "checkout"})],
-        audits=Audits(),
-        warn=pytest.fail,
-    )
+    of_checkout = rule.model_copy(update={"service": "checkout"})
+    service = gather(end, lake, STREAMS, [of_checkout], warn=pytest.fail)
     assert service.windows["m"] == [Window("checkout", at_ms(NOON_MS), 4.0)]
-
-
-def test_the_newest_audit_of_each_stream_counts(lake: str) -> None:
-    with noting(EventLog("a test", partial(event_table.append, lake), print)):
-        note(Kind.AUDIT, "first", stream="sales", details={"clean": False})
-        note(Kind.AUDIT, "second", stream="sales", details={"clean": True})
-        note(Kind.AUDIT, "other", stream="calls", details={"clean": False})
-    audits = Audits()
-    facts = gather(now(), lake, STREAMS, [], audits=audits, warn=print)
-    noted = {event.message: event.at for event in event_table.newest(lake, limit=9)}
-    expected = {
-        "sales": Audit(noted["second"], is_clean=True),
-        "calls": Audit(noted["other"], is_clean=False),
-    }
-    assert facts.audits == expected
-
-
-def test_audits_that_were_read_long_ago_are_not_read_again(tmp_path: Path) -> None:
-    lake, events = str(tmp_path), tmp_path / "ops" / "events"
-    for days in range(3):
-        event_table.append(lake, [audit_event(NOON + timedelta(days=days), is_clean=False)])
-    audits, first = Audits(), Audit(NOON + timedelta(days=2), is_clean=False)
-    assert audits.last(lake, NOON + timedelta(days=2)) == {"sales": first}
-    for file in sorted(events.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)[:2]:
-        file.unlink()
-    odd = audit_event(NOON + timedelta(days=4), is_clean=True)
-    others = [replace(odd, details=details) for details in ("{}", "[]", "no json", "null")]
-    event_table.append(lake, [audit_event(NOON + timedelta(days=3), is_clean=True), *others])
-
-    found = audits.last(lake, NOON + timedelta(days=3))
-
-    assert found == {"sales": Audit(NOON + timedelta(days=3), is_clean=True)}
-    with pytest.raises(TableError, match=r"^ops\.events at .* could not be read"):
-        Audits().last(lake, NOON + timedelta(days=3))
-
-
-def audit_event(at: datetime, *, is_clean: bool) -> Event:
-    """Return an audit event of sales."""
-    details = json.dumps({"clean": is_clean})
-    who = ("a test", "host", 1, "0")
-    return Event(uuid.uuid4().hex, at, Kind.AUDIT, "sales", None, None, *who, "audited", details)
 
 
 def test_what_cannot_be_read_is_said_and_left_out(lake: str) -> None:
@@ -157,8 +103,8 @@ def test_what_cannot_be_read_is_said_and_left_out(lake: str) -> None:
     for path in Path(lake, "gold", "metrics_1m", "_delta_log").glob("*.json"):
         path.write_bytes(b"{")
     rule = MetricRule(name="m", kind="metric", metric="cpu", over=1, stale_s=CENTURY_S)
-    facts = gather(now(), lake, STREAMS, [rule], audits=Audits(), warn=said.append)
+    facts = gather(now(), lake, STREAMS, [rule], warn=said.append)
     assert facts.windows == {}
     assert [text.split(":")[0] for text in said] == ["gold.metrics_1m could not be read"]
     shutil.rmtree(lake)
-    assert gather(now(), lake, STREAMS, [rule], audits=Audits(), warn=said.append).windows == {"m": []}
+    assert gather(now(), lake, STREAMS, [rule], warn=said.append).windows == {"m": []}

@@ -34,7 +34,10 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
     found.refresh()
     append(lake, [event(Kind.AUDIT, "sales", AT, clean=True), event(Kind.GATE, "sales", later, clean=True)])
     found.refresh()
-    odd = [replace(event(Kind.AUDIT, "sales", AT), details=text) for text in ("no json", "[]", "7")]
+    odd = [
+        replace(event(Kind.AUDIT, "sales", later + timedelta(hours=1)), details=text)
+        for text in ("no json", "[]", "7", "{}", "null", None)
+    ]
     append(lake, [*odd, *(replace(one, kind=Kind.STOP) for one in odd)])  # written by others
     found.refresh()
     assert [found.audit_of(name) for name in ("sales", "calls", "metrics")] == [
@@ -42,6 +45,25 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
         Audit(AT, is_clean=True),
         None,
     ]
+
+
+def test_each_file_is_read_once_and_files_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    lake, events = str(tmp_path), tmp_path / "ops" / "events"
+    for days in range(3):
+        append(lake, [event(Kind.AUDIT, "sales", AT + timedelta(days=days), clean=False)])
+    found = AuditsAndStops(Log(str(events)))
+    found.refresh()
+    assert (found.audit_of("sales"), found.unread) == (Audit(AT + timedelta(days=2), is_clean=False), 0)
+    for file in sorted(events.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)[:2]:
+        file.unlink()
+    append(lake, [event(Kind.AUDIT, "sales", AT + timedelta(days=3), clean=True)])
+
+    found.refresh()
+
+    newest, fresh = Audit(AT + timedelta(days=3), is_clean=True), AuditsAndStops(Log(str(events)))
+    fresh.refresh()
+    assert (found.audit_of("sales"), found.unread) == (newest, 0)
+    assert (fresh.audit_of("sales"), fresh.unread) == (newest, 2)
 
 
 def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_compaction(

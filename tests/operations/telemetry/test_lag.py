@@ -505,8 +505,20 @@ def test_a_table_of_all_streams_that_cannot_be_read_is_a_reason_and_hides_no_bac
     logs.step_back(SILVER)
     observation = observe(STREAMS, settings, NOW)
     assert observation.lake_reason == "ops.events cannot be read: KeyError: 'modificationTime'"
+    assert observation.events_reason == observation.lake_reason
     assert {state.health.word for state in observation.streams} == {Word.STOPPED}
     assert layer(observation.streams[0], SILVER).records == 4
+
+
+def test_files_of_events_that_cannot_be_read_are_counted_and_make_nothing_else_unknown(
+    settings: Settings, logs: Logs
+) -> None:
+    assert observe(STREAMS, settings, NOW).events_reason is None
+    logs.create("ops.events", AT)
+    logs.append("ops.events", AT, (1, 1))  # the files themselves are missing
+    observation = observe(STREAMS, settings, NOW)
+    assert observation.events_reason == "2 files of ops.events have not been read"
+    assert observation.lake_reason is None
 
 
 @pytest.mark.parametrize("ms", [10**17, -(10**17), pipeline.micros(NOW)])

@@ -21,11 +21,13 @@ from lakehouse.common.rows_as_text import as_json
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.ops_tables.event_table import EVENTS
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
-from lakehouse.operations.alerts.gathering import Audits, gather
+from lakehouse.operations.alerts.gathering import gather
 from lakehouse.operations.alerts.rules import DeadLetterRule
 from lakehouse.operations.catalog import duckdb_sql as duck
 from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import Observation, Observer
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.operations.telemetry.small_tables import AuditsAndStops
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
@@ -147,7 +149,7 @@ def test_the_api_answers_from_gold_letters_and_ops(
         assert got("/api/v1/status")["lakeReason"] is None
 
 
-def test_events_alerts_and_duckdb_read_and_write_there(lake: str) -> None:
+def test_events_telemetry_and_duckdb_read_and_write_there(lake: str) -> None:
     with noting(EventLog("a test", partial(event_table.append, lake), print)):
         note(Kind.AUDIT, "first", stream="sales", details={"clean": False})
         note(Kind.AUDIT, "second", stream="sales", details={"clean": True})
@@ -155,9 +157,10 @@ def test_events_alerts_and_duckdb_read_and_write_there(lake: str) -> None:
         event = dict.fromkeys(EVENTS.schema.names) | {"id": str(number), "at": NOON, "kind": "start"}
         direct.append(lake, EVENTS, [event])
     assert [event.message for event in event_table.newest(lake, limit=2)] == ["first", "second"]
-    facts = gather(Observation(datetime.now(UTC), ()), lake, STREAMS, [], audits=Audits(), warn=pytest.fail)
-    assert facts.audits is not None
-    assert {name: audit.is_clean for name, audit in facts.audits.items()} == {"sales": True}
+    found = AuditsAndStops(Log(f"{lake}/ops/events"))
+    found.refresh()
+    audit = found.audit_of("sales")
+    assert (found.unread, audit and audit.is_clean) == (0, True)
     before, after = direct.compact(lake, EVENTS)
     assert before >= 26
     assert after == 1
@@ -171,5 +174,5 @@ def test_what_has_landed_is_counted(lake: str, session_settings: Settings, tmp_p
     made.write_spec(DEAD_LETTERS, [letter(n, stream="metrics", first_seen=NOON) for n in range(2)])
     rule = DeadLetterRule(name="r", kind="dead_letter_rate", over=0.1, within_s=60)
     at = Observation(NOON + timedelta(seconds=30), ())
-    facts = gather(at, lake, STREAMS, [rule], audits=Audits(), warn=pytest.fail)
+    facts = gather(at, lake, STREAMS, [rule], warn=pytest.fail)
     assert facts.landed["r"]["metrics"].letters == 2
