@@ -89,7 +89,7 @@ def make_app(
     app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters, names))
     app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)]))
-    app.include_router(watch_api.router(lookups, settings, streams, observer))
+    app.include_router(watch_api.router(lookups, ops, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(telemetry_api.router(metrics.registry, look))
     app.include_router(actions_api.router(actions, names))

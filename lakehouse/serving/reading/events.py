@@ -24,49 +24,6 @@ from lakehouse.storage.tables.specs import TableSpec, path_of
 from lakehouse.streams.messages.layout import Row
 
 
-class Happenings:
-    """The events in a lake. All methods block, and raise TableAwayError or TableError if a read fails."""
-
-    def __init__(self, lake: str) -> None:
-        self._lake = lake
-        self._table = Table(path_of(lake, EVENTS.layer, EVENTS.name))
-
-    def newest(
-        self,
-        *,
-        limit: int,
-        since: datetime | None,
-        before: tuple[datetime, str] | None,
-        kinds: Collection[Kind],
-        streams: Collection[str],
-    ) -> Found[list[Event]]:
-        """Return the newest events of these kinds and streams, newest first.
-
-        An empty `kinds` or `streams` matches all events. If `before`, the time and id of an event, is given,
-        only earlier events are returned.
-        """
-
-        def read(_snapshot: object) -> list[Event]:
-            found = event_table.newest(
-                self._lake, limit=limit, since=since, before=before, kinds=kinds, streams=streams
-            )
-            return found[::-1]
-
-        return delta.read_or(self._table, read, [])
-
-    def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
-        """Return the latest audit of each audited stream."""
-
-        def read(_snapshot: object) -> list[Event]:
-            return [
-                event
-                for stream in streams
-                for event in event_table.newest(self._lake, limit=1, kinds=[Kind.AUDIT], streams=[stream])
-            ]
-
-        return delta.read_or(self._table, read, [])
-
-
 def told(event: Event) -> dict[str, Any]:
     """Return an event as JSON values. Its `details` are decoded with their keys unchanged."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
@@ -105,9 +62,10 @@ def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
 
 
 class Ops:
-    """The ops tables in a lake. All methods block, and raise TableAwayError if a read fails."""
+    """The ops tables in a lake. All methods block, and raise TableAwayError or TableError if a read fails."""
 
     def __init__(self, lake: str) -> None:
+        self._lake = lake
         specs = (GATES, RESULTS, EVENTS)
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
@@ -122,6 +80,41 @@ class Ops:
     def results(self) -> Found[list[Row]]:
         """Return the results from the latest check of each table."""
         return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
+
+    def happenings(
+        self,
+        *,
+        limit: int,
+        since: datetime | None,
+        before: tuple[datetime, str] | None,
+        kinds: Collection[Kind],
+        streams: Collection[str],
+    ) -> Found[list[Event]]:
+        """Return the newest events of these kinds and streams, newest first.
+
+        An empty `kinds` or `streams` matches all events. If `before`, the time and id of an event, is given,
+        only earlier events are returned.
+        """
+
+        def read(_snapshot: object) -> list[Event]:
+            found = event_table.newest(
+                self._lake, limit=limit, since=since, before=before, kinds=kinds, streams=streams
+            )
+            return found[::-1]
+
+        return delta.read_or(self._tables[EVENTS.qualified_name], read, [])
+
+    def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
+        """Return the latest audit of each audited stream."""
+
+        def read(_snapshot: object) -> list[Event]:
+            return [
+                event
+                for stream in streams
+                for event in event_table.newest(self._lake, limit=1, kinds=[Kind.AUDIT], streams=[stream])
+            ]
+
+        return delta.read_or(self._tables[EVENTS.qualified_name], read, [])
 
 
 def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:

@@ -20,7 +20,7 @@ from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
 from lakehouse.serving.parameters import Cursor, Limit, Page
 from lakehouse.serving.reading.delta import Found
-from lakehouse.serving.reading.events import Happenings, audit_of, told
+from lakehouse.serving.reading.events import Ops, audit_of, told
 from lakehouse.serving.reading.lookups import Lookups, away
 from lakehouse.serving.reading.sharing import Shared
 from lakehouse.serving.strictness import refuse_unknown
@@ -39,10 +39,12 @@ Streams = Annotated[
 Since = Annotated[str | None, Query(max_length=64, description="Only events at this time or later.")]
 
 
-def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
+def router(
+    lookups: Lookups, ops: Ops, settings: Settings, streams: Sequence[Stream], observer: Observer
+) -> APIRouter:
     """Return the routes for the pipeline's state. The caller must close the observer."""
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
-    names, happened = [stream.name for stream in streams], Happenings(settings.lake)
+    names = [stream.name for stream in streams]
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
     alerting = Shared[_Standing](partial(_alerts, settings, names))
 
@@ -68,7 +70,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
         before = None if after is None else (_moment(after[0]), after[1])
         found = await lookups.scan(
-            lambda: happened.newest(limit=limit + 1, since=moment, before=before, kinds=kind, streams=stream)
+            lambda: ops.happenings(limit=limit + 1, since=moment, before=before, kinds=kind, streams=stream)
         )
         shown, following = found.value[:limit], None
         if len(found.value) > limit:
@@ -83,7 +85,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
         `at` and `actor` come from the newest audit. Each check also has its own time.
         """
-        found = await lookups.scan(lambda: happened.audits(names))
+        found = await lookups.scan(lambda: ops.audits(names))
         audit = audit_of(found.value)
         checks, following = page.of("checks", [] if audit is None else audit["checks"])
         body = {"audit": None if audit is None else {**audit, "checks": checks}, **following}
