@@ -9,7 +9,6 @@ arguments always give the same bytes.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from datetime import UTC, datetime
@@ -18,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from lakehouse.dev.samples import Sample
-from lakehouse.dev.samples.breaking import kind
+from lakehouse.dev.samples.breaking import Breaker, dumps
 from lakehouse.dev.samples.mixing import NO_FAULTS, Shares, mix
 from lakehouse.engine.records.event_times import AS_DIGITS
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from lakehouse.dev.samples.breaking import Breakage, Record
     from lakehouse.streams.contract import TimeUnit
-
-    Record = dict[str, Any]
 
 _TEXTS = 20
 _OPTIONAL_SHARE = 0.8
@@ -56,19 +54,20 @@ def samples(
     """
     rng = random.Random(seed)
     turns = cycle(range(len(sources)))
-    breakages = [cycle(_breakages(source.contract)) for source in sources]
+    breakers = [Breaker(dict(_breakages(source.contract)), shares.ahead_s) for source in sources]
 
     def valid(time_ms: int) -> Sample:
         number = next(turns)
         record = _record(sources[number].contract, time_ms, rng)
-        return Sample(_key(sources[number].contract, record), _dumps(record), "valid", number)
+        return Sample(_key(sources[number].contract, record), dumps(record), "valid", number)
 
     def malformed(time_ms: int) -> Sample:
         number = next(turns)
         contract = sources[number].contract
         record = _record(contract, time_ms, rng)
-        name, broken = next(breakages[number])
-        return Sample(_key(contract, record), broken(record), kind(name), number)
+        key = _key(contract, record)  # before a breakage changes the record
+        kind, value = breakers[number](record)
+        return Sample(key, value, kind, number)
 
     def tombstone(time_ms: int) -> Sample:
         number = next(turns)
@@ -120,11 +119,11 @@ def _key(contract: Contract, record: Record) -> bytes | None:
     return None
 
 
-def _breakages(contract: Contract) -> Iterator[tuple[str, Callable[[Record], bytes | None]]]:
+def _breakages(contract: Contract) -> Iterator[tuple[str, Breakage]]:
     """Yield the ways to break a record of this contract, each with its name."""
-    yield "not_utf8", lambda record: b"\xff\xfe" + _dumps(record)
-    yield "truncated_json", lambda record: _dumps(record)[:-2]
-    yield "array", lambda record: _dumps([record])
+    yield "not_utf8", lambda record: b"\xff\xfe" + dumps(record)
+    yield "truncated_json", lambda record: dumps(record)[:-2]
+    yield "array", lambda record: dumps([record])
     yield "empty", lambda _record: b""
     if contract.tombstone is None:
         yield "tombstone", lambda _record: None
@@ -136,10 +135,10 @@ def _breakages(contract: Contract) -> Iterator[tuple[str, Callable[[Record], byt
     yield "time_that_is_none", _with(contract.event_time_path, "yesterday at noon")
 
 
-def _with(path: Sequence[str], value: Any) -> Callable[[Record], bytes]:
+def _with(path: Sequence[str], value: Any) -> Breakage:
     def broken(record: Record) -> bytes:
         _put(record, path, value)
-        return _dumps(record)
+        return dumps(record)
 
     return broken
 
@@ -155,7 +154,3 @@ def _at(record: Record, path: Sequence[str]) -> Any:
     for name in path:
         value = value[name]
     return value
-
-
-def _dumps(record: Any) -> bytes:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
