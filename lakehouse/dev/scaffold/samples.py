@@ -180,9 +180,17 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
     for names, values in found.items():
         if not mixed.isdisjoint(_outer(names)) or not _has_path(names):
             continue
-        every = [_at(record, names) for record in records] if names in mixed else values
+        every = [value_at(record, names) for record in records] if names in mixed else values
         seen.append(Seen(names, tuple(value for value in every if value is not None), len(records)))
     return seen
+
+
+def value_at(record: Mapping[str, Any], names: Names) -> Any:
+    """Return the value at a path, or None if the record has none."""
+    value: Any = record
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def time_of(field: Seen) -> Time | None:
@@ -244,13 +252,6 @@ def _is_deep(value: Any) -> bool:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a JSON number")
-
-
-def _at(record: Mapping[str, Any], names: Names) -> Any:
-    value: Any = record
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def _has_path(names: Names) -> bool:

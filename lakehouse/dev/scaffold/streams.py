@@ -21,7 +21,7 @@ from lakehouse.dev.scaffold.choosing import (
     choose_value,
 )
 from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
-from lakehouse.dev.scaffold.samples import Seen, fields_of
+from lakehouse.dev.scaffold.samples import Seen, fields_of, value_at
 from lakehouse.dev.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of, json_name_of
@@ -300,9 +300,10 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
     """Return the times a second and a day after the record's time. If it has no time, the first is None."""
-    if time is None:
+    value = None if time is None else value_at(record, time.field.names)
+    if time is None or value is None:
         return None, "2100-01-01T00:00:00Z"
-    at = time.time.of(_at(record, time.field.names))
+    at = time.time.of(value)
     return (at + timedelta(seconds=1)).isoformat(), (at + timedelta(days=1)).isoformat()
 
 
@@ -322,7 +323,8 @@ def _parts(wanted: Wanted) -> _Parts:
     columns.take(value.field, "total_{}", "value")
     for field in (*parts[1:], *others):
         columns.take(field)
-    record = next((one for one in records if all(_has(one, field.names) for field in parts)), records[0])
+    whole = (one for one in records if all(value_at(one, field.names) is not None for field in parts))
+    record = next(whole, records[0])
     return _Parts(wanted.name, topic, time, keys, value, others, columns, record)
 
 
@@ -364,13 +366,6 @@ def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], col
             "    ),",
         ]
     return [*lines, "),"]
-
-
-def _has(record: Record, names: Sequence[str]) -> bool:
-    value: Any = record
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value is not None
 
 
 def _at(record: Record, names: Sequence[str]) -> Any:

@@ -183,6 +183,18 @@ def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_sa
     assert len(run_its_tests("visits", case, assert_same_gold)) == 4
 
 
+def test_a_first_record_without_a_time_is_tested_under_the_present_time(make: Make) -> None:
+    timeless = {name: value for name, value in CLICKS[0].items() if name != "ts"}
+    samples = ("--sample", "clicks=c", "--sample", "views=v")
+
+    ended = make("visits", "--kind", "joined-calls", *samples, c=[timeless, *CLICKS], v=VIEWS)
+
+    assert ended.exit_code == 0, ended.output
+    tests = Path("visits/tests/test_visits.py").read_text(encoding="utf-8")
+    assert "now=None" in tests
+    assert 'later="2100-01-01T00:00:00Z"' in tests
+
+
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
