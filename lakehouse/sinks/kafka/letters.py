@@ -18,7 +18,7 @@ from itertools import chain, islice
 
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Span
-from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, progress_group, read_progress
+from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, Exporter, progress_group, read_progress
 from lakehouse.storage.kafka.topics import Limits, limits_of
 from lakehouse.storage.kafka.transactions import Record, Transactions, reported
 from lakehouse.storage.tables import Progress
@@ -66,15 +66,13 @@ class Letter:
         return [(name, value) for name, value in self.headers if not name.startswith((_STREAMS, _OURS))]
 
 
-class LetterSink:
+class LetterSink(Exporter):
     """A sink for dead letters in a topic. Each micro-batch and its progress form one Kafka transaction."""
 
     def __init__(self, access: KafkaAccess, topic: str, stream: str) -> None:
-        self.topic = topic
-        self._access = access
+        table = f"dead_letters.{stream}"
+        super().__init__(access, topic, table, progress_group(table, topic), TRANSACTION_TIMEOUT_S)
         self._stream = stream
-        self._group = progress_group(f"dead_letters.{stream}", topic)
-        self._producer: Transactions | None = None
         self._limits = Limits()
         self._sent_as: str | None = None
 
@@ -120,22 +118,11 @@ class LetterSink:
             self._sent_as = span.table
             return count
 
-    def close(self) -> None:
-        """Close the producer, whatever the broker's state."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close()
-
     def _connected(self) -> Transactions:
-        if self._producer is None:
-            self._limits = limits_of(self._access, self.topic)
-            self._producer = Transactions(
-                self._access,
-                self._group,
-                timeout_s=min(TRANSACTION_TIMEOUT_S, self._limits.transaction_ms / 1000),
-                record_bytes=self._limits.record_bytes,
-            )
-        return self._producer
+        if self._producer is not None:
+            return self._producer
+        self._limits = limits_of(self._access, self.topic)
+        return self._start(self._limits)
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
