@@ -443,6 +443,19 @@ def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(exp
     assert (batch.size > 0, first.size) == (True, 0)
 
 
+def test_a_micro_batch_is_written_as_it_was_planned_whatever_was_planned_after_it(export: Export) -> None:
+    export.put(State("auth", 9))
+    export.run()
+    for window in range(2):
+        export.put(State("auth", window))
+    with export.stepping() as step:
+        batch = planned(step)
+        step.limit = 1
+        assert planned(step).reads == "gold.metrics_1m 2 to 3"
+        assert write(step, batch, now=utc_now()).rows == 2
+        assert step.plan({}) is None
+
+
 # In slices.
 
 

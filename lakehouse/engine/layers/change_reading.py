@@ -7,40 +7,39 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.common.errors import PositionError
-from lakehouse.engine.layers.step import Allow
+from lakehouse.engine.layers.step import Allow, Batch
 from lakehouse.engine.progress import parts
 from lakehouse.engine.progress.parts import Part
+from lakehouse.sinks.change import Span
 from lakehouse.sinks.outgoing import as_inserted
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Position, Progress
 
 
-@dataclass(frozen=True)
-class Rest:
-    """The changes that remain after files were removed. `lost` is the last version whose changes are lost."""
+@dataclass(frozen=True, kw_only=True)
+class FeedBatch(Batch):
+    """A micro-batch of a table's change feed: all changes in `span`.
 
-    part: Part
-    feed: DataFrame
-    lost: int
+    `lost` is the last version whose changes were removed before they were sent, or None if there is none.
+    """
+
+    span: Span
+    lost: int | None = None
 
 
 class ChangeReading:
     """A reader of a table's change feed for one query. `position` is None until something has been read."""
 
-    def __init__(self, spark: SparkSession, query: str, path: str) -> None:
+    def __init__(self, spark: SparkSession, query: str, table: str, path: str) -> None:
         self._spark = spark
         self._query = query
+        self._table = table
         self._path = path
         self._table_id = tables.table_id(spark, path)
         self.sent_as = tables.sent_as(spark, path)
         self.position: Position | None = None
         self._ahead: Position | None = None
         self._until: int | None = None
-
-    @property
-    def is_resuming(self) -> bool:
-        """Whether the next changes cannot be split because they must end where a killed micro-batch ended."""
-        return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
         """Start at the query's progress. The first read ends at `ahead`, where a killed micro-batch ended."""
@@ -79,21 +78,22 @@ class ChangeReading:
             first = self.position = part.end  # nothing to send, for example after compaction
         return None
 
-    def feed(self, part: Part) -> DataFrame:
+    def batch(self, part: Part) -> FeedBatch:
         """Return the part's changes, with _change_type, _commit_version and _commit_timestamp."""
         if not part.first.is_beginning:
-            return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
+            first, last = part.first.version, part.end.version - 1
+            return self._batch(part, tables.read_changes(self._spark, self._path, first, last))
         version = part.first.version
         at = tables.committed_at(self._spark, self._path, version)
-        return as_inserted(part.frame(self._spark, self._path), version, at)
+        return self._batch(part, as_inserted(part.frame(self._spark, self._path), version, at))
 
-    def rest(self, part: Part) -> Rest | None:
-        """Return all changes from the beginning of a part, or None if no file is missing.
+    def rest(self, first: Position) -> FeedBatch | None:
+        """Return all changes from a position onward, or None if no file is missing.
 
         Up to the last version with a missing file, the changes are replaced by the newest state of each row
         in the remaining files. Deletions up to that version are unknown.
         """
-        spark, path, first = self._spark, self._path, part.first
+        spark, path = self._spark, self._path
         end = tables.version_of(spark, path) + 1
         if self._ahead is not None:  # the end of a killed micro-batch
             first, end = (self._ahead, end) if self._ahead.is_beginning else (first, self._ahead.version)
@@ -107,11 +107,18 @@ class ChangeReading:
         feed = as_inserted(rows, lost, tables.committed_at(spark, path, end - 1))
         if lost + 1 < end:
             feed = feed.unionByName(tables.read_changes(spark, path, lost + 1, end - 1))
-        return Rest(Part(first, Position(end)), feed, lost)
+        return self._batch(Part(first, Position(end)), feed, lost)
 
-    def number_of(self, part: Part) -> int:
-        """Return the last version whose changes are in the part."""
-        return part.first.version if part.first.is_beginning else part.end.version - 1
+    def _batch(self, part: Part, feed: DataFrame, lost: int | None = None) -> FeedBatch:
+        is_resuming = self._ahead is not None  # it must end where a killed micro-batch ended
+        return FeedBatch(
+            rows=feed,
+            number=part.first.version if part.first.is_beginning else part.end.version - 1,
+            reads=f"{self._table} {part}",
+            size=0 if is_resuming else part.divisible_bytes,
+            span=Span(self.sent_as, part.first, part.end),
+            lost=lost,
+        )
 
     def advance(self, position: Position) -> None:
         """Continue from a position."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -24,16 +24,15 @@ from pyspark.sql import DataFrame
 
 from lakehouse.common.errors import SinkTroubleError, TableError
 from lakehouse.engine.layers import gold
-from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
 from lakehouse.engine.layers.following import Following
 from lakehouse.engine.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.engine.progress import sent
-from lakehouse.engine.progress.parts import Part
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Change, Span, next_chunk
+from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import changes_of, filter_newest, leaves, outgoing, within
 from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
@@ -64,16 +63,6 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
     ]
 
 
-@dataclass
-class _Done:
-    """A micro-batch's row counts (total, sent to the lead, refused), and the seconds spent on each store."""
-
-    rows: int = 0
-    sent: int = 0
-    refused: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
 class _Export(Step):
     """A step that sends the changes to one gold table, and periodically refills sinks that lack rows."""
 
@@ -95,12 +84,9 @@ class _Export(Step):
         self._path = lake.ensure_source(gold.spec(table))
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
-        self._part: Part | None = None
-        self._lost: int | None = None  # the last version whose changes were removed before they were sent
-        self._span: Span | None = None
         exported = Exported(lake, self._path, table, settings, permitted.on_notice, self._note_unsent)
         self._lead = LEAD.make(exported)
-        self._reading = ChangeReading(lake.spark, self.name, self._path)
+        self._reading = ChangeReading(lake.spark, self.name, f"gold.{table.name}", self._path)
         begun = self._noted().begun(permitted)
         self._reading.begin(begun.progress, begun.ahead)
         kinds = used_by(table, settings)
@@ -110,41 +96,33 @@ class _Export(Step):
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes, or return None if there are none."""
-        part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
+        part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None
-        self._part = part
         try:
-            feed = self._reading.feed(part)
+            return self._reading.batch(part)
         except (PySparkException, Py4JError) as error:
-            feed, part = self._rest_of(part, error)
-        self._span = Span(self._reading.sent_as, part.first, part.end)
-        return Batch(
-            feed,
-            number=self._reading.number_of(part),
-            reads=f"gold.{self._table.name} {part}",
-            size=0 if self._reading.is_resuming else part.divisible_bytes,
-        )
+            return self._rest_from(part.first, error)
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Send the chosen changes; changes that the lead already has go only to the sinks."""
-        if self._span is None or self._part is None:
+        if not isinstance(batch, FeedBatch):
             raise TypeError(f"{self.name} has chosen no changes")
         try:
-            result = self._write(batch.rows, self._span, now)
+            result = self._write(batch, now)
         except (PySparkException, Py4JError) as error:
-            feed, part = self._rest_of(self._part, error)
-            self._span = Span(self._reading.sent_as, part.first, part.end)
-            result = self._write(feed, self._span, now)
+            if batch.lost is not None:
+                raise
+            result = self._write(self._rest_from(batch.span.before, error), now)
         yield Passed(result)
 
-    def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return the changes that remain after VACUUM has removed files, and the part that they cover.
+    def _rest_from(self, first: Position, error: Exception) -> FeedBatch:
+        """Return the changes that remain after VACUUM has removed files.
 
         Raises TableError unless resending rows is allowed. Raises `error` unchanged if it has another cause.
         """
-        rest = self._reading.rest(part) if are_files_gone(error) and self._lost is None else None
+        rest = self._reading.rest(first) if are_files_gone(error) else None
         if rest is None:
             raise error
         if Allow.RESEND not in self._allow:
@@ -153,23 +131,19 @@ class _Export(Step):
                 f"VACUUM has removed them. Run once with --allow {Allow.RESEND} to send the newest state of "
                 "every row that may have changed since; deletions up to that version are not sent"
             ) from error
-        self._lost = rest.lost
-        return rest.feed, rest.part
+        return rest
 
-    def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
-        amount = amount_of(size_bytes=size_of(feed))
-        execute_for(feed.sparkSession, amount)
-        leaving = filter_newest(gathered(feed, amount), self._table).where(self._leaves)
-        if self._lost is not None and self._lead is not None:
-            unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, self._lost, now=now)
-        done = self._send(leaving, span, now, amount)
-        self._note_progress(span.after)
-        self._reading.advance(span.after)
-        written = {} if self._lead is None else {self._lead.place: done.sent}
-        unsent = {"unsent": done.refused} if done.refused else {}
-        put = {sink.name: sink.rows for sink in self._sinks}
-        seconds = done.seconds | {sink.name: sink.seconds for sink in self._sinks}
-        return BatchResult(done.rows, {**written, **put, **unsent}, seconds)
+    def _write(self, batch: FeedBatch, now: datetime) -> BatchResult:
+        amount = amount_of(size_bytes=size_of(batch.rows))
+        execute_for(batch.rows.sparkSession, amount)
+        leaving = filter_newest(gathered(batch.rows, amount), self._table).where(self._leaves)
+        if batch.lost is not None and self._lead is not None:
+            unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, batch.lost, now=now)
+        sending = Sending(batch.span, now, self._reading.position is None, batch.lost is not None)
+        result = self._send(leaving, sending, amount)
+        self._note_progress(batch.span.after)
+        self._reading.advance(batch.span.after)
+        return result
 
     def end_here(self, filled: Collection[str]) -> None:
         """Send no changes beyond the current version, unless this run fills the table."""
@@ -213,9 +187,8 @@ class _Export(Step):
         sliced = lead.begun()
         return Noted(spark, path, table, lead.place, lead.sent(), sliced)
 
-    def _send(self, leaving: DataFrame, span: Span, now: datetime, amount: Amount) -> _Done:
+    def _send(self, leaving: DataFrame, sending: Sending, amount: Amount) -> BatchResult:
         most = {"rows": LARGE_FROM_ROWS - 1, "size_bytes": LARGE_FROM_BYTES}
-        sending = Sending(span, now, self._reading.position is None, self._lost is not None)
         changes = within(leaving, self._changes, **most) if amount is not Amount.MANY else None
         if changes is None:
             with outgoing(leaving, self._changes) as rows:
@@ -224,24 +197,27 @@ class _Export(Step):
                 changes = rows.all_at_once()
         return self._hand_on(iter(changes), sending)
 
-    def _hand_on(self, changes: Iterator[Change], sending: Sending) -> _Done:
+    def _hand_on(self, changes: Iterator[Change], sending: Sending) -> BatchResult:
         """Send the rows to the lead, and pass each slice that the lead has accepted to the sinks."""
-        done, reading, leading = _Done(), Stopwatch(), Stopwatch()
+        rows, sent_rows, refused, reading, leading = 0, 0, 0, Stopwatch(), Stopwatch()
         slices = leading.over(self._led(reading.over(changes), sending))
         first = next(slices, Slice([]))  # before calling sinks, which may be unavailable
         for sink in self._sinks:
             sink.begin(sending)
         for one in chain([first], slices):
-            done.rows += len(one.changes)
-            done.sent += one.sent
-            done.refused += len(one.refused)
+            rows += len(one.changes)
+            sent_rows += one.sent
+            refused += len(one.refused)
             for sink in self._sinks:
                 sink.write(one.changes)
-        for sink in self._sinks:
-            sink.end()
+        written = {sink.name: sink.end() for sink in self._sinks}
+        seconds = {sink.name: sink.seconds for sink in self._sinks}
         if self._lead is not None:
-            done.seconds = {self._lead.name: leading.seconds - reading.seconds}
-        return done
+            written = {self._lead.place: sent_rows, **written}
+            seconds = {self._lead.name: leading.seconds - reading.seconds, **seconds}
+        if refused:
+            written["unsent"] = refused
+        return BatchResult(rows, written, seconds)
 
     def _led(self, changes: Iterator[Change], sending: Sending) -> Iterable[Slice]:
         if self._lead is not None:

@@ -14,15 +14,11 @@ from lakehouse.storage.tables import Position
 
 
 class Following:
-    """A sink of an export.
-
-    While it is behind, it receives no micro-batches. `rows` and `seconds` describe the last micro-batch.
-    """
+    """A sink of an export. While it is behind, it receives no micro-batches."""
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
         self.name = sink.name
         self.is_behind = is_behind
-        self.rows = 0
         self._sink = sink
         self._watch = Stopwatch()
         self._lacks_rows = False  # remembered, because the sink itself checks only at intervals
@@ -34,7 +30,7 @@ class Following:
 
     def begin(self, sending: Sending) -> None:
         """Begin a micro-batch."""
-        self.rows, self._watch = 0, Stopwatch()
+        self._watch = Stopwatch()
         with self._trying():
             if not self.is_behind:
                 self._sink.begin(sending)
@@ -45,11 +41,13 @@ class Following:
             if not self.is_behind:
                 self._sink.write(changes)
 
-    def end(self) -> None:
-        """End the micro-batch."""
+    def end(self) -> int:
+        """End the micro-batch, and return how many rows changed in the store."""
+        rows = 0
         with self._trying():
             if not self.is_behind:
-                self.rows = self._sink.end()
+                rows = self._sink.end()
+        return rows
 
     def is_due(self) -> bool:
         """Return whether the sink must be filled."""

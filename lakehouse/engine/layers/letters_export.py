@@ -15,15 +15,13 @@ from functools import partial
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
 from lakehouse.engine.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.engine.progress import sent
-from lakehouse.engine.progress.parts import Part
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS, OPEN
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka.letters import MOST_ROUNDS, Letter, LetterSink
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.spark.collecting import streamed
@@ -68,32 +66,24 @@ class _LettersExport(Step):
         )
         self._sink = LetterSink(settings.kafka.access, settings.kafka.dead_letter_topic, stream.name)
         self._note = note_name(stream, settings.kafka.dead_letter_topic)
-        self._reading = ChangeReading(lake.spark, self.name, self._path)
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
+        self._reading = ChangeReading(lake.spark, self.name, table, self._path)
         noted = Noted(lake.spark, self._path, table, self._note, there, None)
         # No letter replaces another letter, so an adopted copy need not catch up before it sends letters.
         begun = noted.begun(replace(permitted, adopts=True))
         self._reading.begin(begun.progress, begun.ahead)
-        self._part: Part | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes to the table, or return None if there are none."""
-        self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
-        if part is None:
-            return None
-        return Batch(
-            self._reading.feed(part),
-            number=self._reading.number_of(part),
-            reads=f"{DEAD_LETTERS.qualified_name} {part}",
-            size=0 if self._reading.is_resuming else part.divisible_bytes,
-        )
+        part = self._reading.next(max_bytes=self.limit or self._max_bytes)
+        return None if part is None else self._reading.batch(part)
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
         """Send the chosen letters."""
-        if self._part is None:
+        if not isinstance(batch, FeedBatch):
             raise TypeError(f"{self.name} has chosen no letters")
-        span = Span(self._reading.sent_as, self._part.first, self._part.end)
+        span = batch.span
         count = self._sink.write(self._letters(batch.rows), span)
         sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
         self._reading.advance(span.after)

@@ -45,10 +45,10 @@ def appends_since(spark: SparkSession, path: str, position: Position | None) -> 
 
 def changes_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
     """Return what a reader of the change feed gets, and its position then."""
-    reading, found = ChangeReading(spark, "test", path), list[int]()
+    reading, found = ChangeReading(spark, "test", "silver.test", path), list[int]()
     reading.begin(None if position is None else Progress(reading.sent_as, position), None)
     while (part := reading.next(max_bytes=1)) is not None:
-        changes = reading.feed(part).collect()
+        changes = reading.batch(part).rows.collect()
         assert {row["_change_type"] for row in changes} == {"insert"}
         found += [row.n for row in changes]
         reading.advance(part.end)
