@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from lakehouse.operations.telemetry.values import (
@@ -41,10 +41,10 @@ def health_of(
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
-    found = [
-        *(_of_partitions(partitions, queries, unrun, now, lag_limit)),
-        *(one for lag in layers if (one := _of_layer(lag, queries, unrun, now, lag_limit)) is not None),
-    ]
+    found = list[Health]()
+    for backlog in _backlogs(partitions, layers, queries):
+        both = _unread(backlog, unrun, now, lag_limit), _hidden(backlog, now, lag_limit)
+        found += [one for one in both if one is not None]
     found += [_lacking(query) for query in queries if query.behind]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
@@ -81,62 +81,64 @@ def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState])
     return f"no process has run {what} since {max(known):%F %T} UTC" if known else f"no process runs {what}"
 
 
-def _of_partitions(
-    partitions: Sequence[PartitionLag],
-    queries: Sequence[QueryState],
-    unrun: Mapping[str, datetime | None],
-    now: datetime,
-    limit: timedelta,
-) -> list[Health]:
-    found = []
+@dataclass(frozen=True)
+class _Backlog:
+    """What a layer has not read of one topic or table.
+
+    `name` is the topic, or the query that reads the table. `what` describes the records without their number.
+    `last` is the time of the layer's or query's last micro-batch, or None if there was none.
+    """
+
+    name: str
+    layer: str
+    what: str
+    lags: Sequence[PartitionLag | LayerLag]
+    last: datetime | None
+
+
+def _backlogs(
+    partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], queries: Sequence[QueryState]
+) -> Iterator[_Backlog]:
+    landed = _last([query for query in queries if query.layer == "bronze"])
     for topic in sorted({one.topic for one in partitions}):
-        of_topic = [one for one in partitions if one.topic == topic]
-        reasons = [one.reason for one in of_topic if one.records is None]
-        if reasons:
-            found.append(Health(Word.UNKNOWN, f"{topic}: {reasons[0]}"))
-            continue
-        oldest = timedelta(seconds=max((one.seconds or 0.0 for one in of_topic), default=0.0))
-        records = sum(one.records or 0 for one in of_topic)
-        what = f"{records:,} records of {topic} wait for bronze"
-        if records and "bronze" in unrun:
-            found.append(_stopped(what, unrun["bronze"], now - oldest))
-        elif oldest > limit:
-            last = _last([query for query in queries if query.layer == "bronze"])
-            found.append(_waiting(what, last, now - oldest, now, limit))
-        elif (of_unknown_age := _of_unknown_age(of_topic)) is not None:
-            found.append(Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}"))
-        held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
-        if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
-            hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
-            what = f"an open transaction of producer {first.producer} has hidden {hidden}"
-            found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
-    return found
+        lags = [one for one in partitions if one.topic == topic]
+        yield _Backlog(topic, "bronze", f"records of {topic} wait for bronze", lags, landed)
+    for lag in layers:
+        last = _last([query for query in queries if query.name == lag.query])
+        what = f"rows of {lag.source} wait for {lag.query}"
+        yield _Backlog(lag.query, lag.layer, what, [lag], last)
 
 
-def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return the reason why the backlog's age is unknown, or None if it is known or there is no backlog."""
-    return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
-
-
-def _of_layer(
-    lag: LayerLag,
-    queries: Sequence[QueryState],
-    unrun: Mapping[str, datetime | None],
-    now: datetime,
-    limit: timedelta,
+def _unread(
+    backlog: _Backlog, unrun: Mapping[str, datetime | None], now: datetime, limit: timedelta
 ) -> Health | None:
-    if lag.records is None:
-        return Health(Word.UNKNOWN, f"{lag.query}: {lag.reason}")
-    oldest = timedelta(seconds=lag.seconds or 0.0)
-    what = f"{lag.records:,} rows of {lag.source} wait for {lag.query}"
-    if lag.records and lag.layer in unrun:
-        return _stopped(what, unrun[lag.layer], now - oldest)
-    if (of_unknown_age := _of_unknown_age([lag])) is not None:
-        return Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}")
-    if not lag.records or oldest <= limit:
+    """Return what the backlog's records say about health, or None if they may wait a little longer."""
+    uncounted = [one for one in backlog.lags if one.records is None]
+    if uncounted:
+        return Health(Word.UNKNOWN, f"{backlog.name}: {uncounted[0].reason}")
+    waiting = [one for one in backlog.lags if one.records]
+    what = f"{sum(one.records or 0 for one in waiting):,} {backlog.what}"
+    since = now - timedelta(seconds=max((one.seconds or 0.0 for one in waiting), default=0.0))
+    if waiting and backlog.layer in unrun:
+        return _stopped(what, unrun[backlog.layer], since)
+    if now - since > limit:
+        return _waiting(what, backlog.last, since, now, limit)
+    of_unknown_age = [one for one in waiting if one.seconds is None]
+    if of_unknown_age:
+        return Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age[0].reason}")
+    return None
+
+
+def _hidden(backlog: _Backlog, now: datetime, limit: timedelta) -> Health | None:
+    """Return what a topic's open transactions say about health, or None if all began recently."""
+    found = (one.open_transaction for one in backlog.lags if isinstance(one, PartitionLag))
+    held = [one for one in found if one is not None]
+    first = min(held, key=lambda one: one.since, default=None)
+    if first is None or now - first.since <= limit:
         return None
-    last = _last([query for query in queries if query.name == lag.query])
-    return _waiting(what, last, now - oldest, now, limit)
+    hidden = f"up to {sum(one.offsets for one in held):,} records of {backlog.name}"
+    what = f"an open transaction of producer {first.producer} has hidden {hidden}"
+    return Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since)
 
 
 def _lacking(query: QueryState) -> Health:
