@@ -36,6 +36,7 @@ from lakehouse.serving.strictness import refuse_unknown_parameters
 from lakehouse.serving.telemetry import Counted, ServerMetrics, look_of
 from lakehouse.settings import Settings
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.transforms.windows import service_metrics
 
 
 def make_app(
@@ -84,7 +85,7 @@ def make_app(
     )
     app.state.end, app.state.registry, app.state.look = changes.end, metrics.registry, look
     problems.install(app)
-    if (table := lookups.tables.get(metrics_api.TABLE)) is not None:
+    if (table := service_metrics(streams)) is not None:
         app.include_router(metrics_api.router(lookups, table))
     app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters, names))

@@ -13,9 +13,8 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyspark.sql.types import StructType
 
-from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers import bronze, gold
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import WINDOW, Facts, LandedCounts, Window
 from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule, Rule
@@ -23,8 +22,8 @@ from lakehouse.operations.telemetry import Observation
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import TableSpec, direct
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.transforms.windows import service_metrics
 
-METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
 _Found = TypeVar("_Found")
 
 
@@ -46,8 +45,10 @@ def gather(
             warn(f"{what} could not be read: {error_line(error)}")
             return None
 
+    table = service_metrics(streams)
+    spec = None if table is None else gold.spec(table)
     windows = {
-        rule.name: known(METRICS_1M.qualified_name, partial(_windows, lake, rule, now))
+        rule.name: known(spec.qualified_name, partial(_windows, lake, spec, rule, now)) if spec else []
         for rule in rules
         if isinstance(rule, MetricRule)
     }
@@ -63,7 +64,7 @@ def gather(
     )
 
 
-def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
+def _windows(lake: str, spec: TableSpec, rule: MetricRule, now: datetime) -> list[Window]:
     """Return the closed windows that a metric rule needs."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
@@ -71,7 +72,7 @@ def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
     if rule.service is not None:
         where &= ds.field("service_id") == rule.service
     columns = ["service_id", "window_start", rule.statistic]
-    rows = direct.rows_where(lake, METRICS_1M, columns, where)
+    rows = direct.rows_where(lake, spec, columns, where)
     return [Window(row["service_id"], _utc(row["window_start"]), float(row[rule.statistic])) for row in rows]
 
 

@@ -57,9 +57,9 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """Fires when a metric was above or below a threshold in each of the last `windows` minutes.
 
-    The metric's statistic is read from gold.metrics_1m. If `service` is None, the rule is evaluated for each
-    service that has the metric. A series is not evaluated if its newest window ended more than `stale_s`
-    seconds ago.
+    The metric's statistic is read from gold's one-minute statistics of services' metrics. If `service` is
+    None, the rule is evaluated for each service that has the metric. A series is not evaluated if its newest
+    window ended more than `stale_s` seconds ago.
     """
 
     kind: Literal["metric"]

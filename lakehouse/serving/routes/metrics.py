@@ -14,7 +14,6 @@ from lakehouse.serving.parameters import Page, iso
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.streams.definition import MergedTable
 
-TABLE = "metrics_1m"
 _MOST_MINUTES = 1_000
 _TIMES = ("windowStart", "windowEnd", "lastEventTime")
 _NAMES = ("serviceId", "metricName", "isFinal")
@@ -32,7 +31,7 @@ Minutes = Annotated[
 
 
 def router(lookups: Lookups, table: MergedTable) -> APIRouter:
-    """Return the routes for the table gold.metrics_1m."""
+    """Return the routes for the table with the services' metrics (`service_metrics`)."""
     routes = APIRouter(prefix="/api/metrics", tags=["metrics"])
 
     @routes.get("/latest")

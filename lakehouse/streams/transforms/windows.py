@@ -8,7 +8,7 @@ the wall clock decides instead. A final row remains final, even if the grace is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -20,9 +20,11 @@ from pyspark.sql.types import StructType
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
 from lakehouse.storage.tables import described, shifted
-from lakehouse.streams.definition import EventClock, EventTimeProgress, WallClock
+from lakehouse.streams.definition import EventClock, EventTimeProgress, GoldTable, Stream, WallClock
 from lakehouse.streams.messages.layout import Equals, Message, Millis, Plain
 from lakehouse.streams.transforms import statistics
+
+_MINUTE_S = 60
 
 
 @dataclass(frozen=True)
@@ -186,3 +188,13 @@ def statistics_message(names: Mapping[str, str]) -> Message:
             "isFinal": Plain("is_final"),
         }
     )
+
+
+def service_metrics(streams: Iterable[Stream]) -> GoldTable | None:
+    """Return the first table with one-minute statistics of each service's metrics, or None if there is none.
+
+    It is recognized by its windows and its message: the fields serviceId and metricName are the key.
+    """
+    message = statistics_message({"serviceId": "service_id", "metricName": "metric_name"})
+    tables = (table for stream in streams for table in stream.gold)
+    return next((one for one in tables if one.window_s == _MINUTE_S and one.export.value == message), None)
