@@ -20,37 +20,14 @@ from lakehouse.engine.ops_tables.unsent_rows import UNSENT_ROWS
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.storage import tables
-from lakehouse.storage.spark import internals
+from lakehouse.storage.spark import internals, members
 from lakehouse.storage.spark.collecting import collected
-from lakehouse.storage.tables import Lake, TableSpec, leases
+from lakehouse.storage.tables import Lake, TableSpec, delta_members, leases
 from lakehouse.streams.definition import GoldTable, Stream
 
 _SET_ASIDE = "keys_set_aside"
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
-_READING = frozenset(
-    (
-        "DescribeColumn",
-        "DescribeDeltaDetailCommand",
-        "DescribeDeltaHistory",
-        "DescribeFunction",
-        "DescribeNamespace",
-        "DescribeQueryCommand",
-        "DescribeRelation",
-        "ExplainCommand",
-        "ShowColumns",
-        "ShowCreateTable",
-        "ShowFunctions",
-        "ShowNamespaces",
-        "ShowTableExtended",
-        "ShowTableProperties",
-        "ShowTables",
-        "ShowTablesCommand",
-        "ShowViews",
-    )
-)
+_SHOWING = frozenset((*members.SHOWING, *delta_members.SHOWING))
 """Commands that only show existing objects. Any other command counts as a change."""
-_RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""Plan nodes that are not commands but run them."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
@@ -157,15 +134,6 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the first plan node that does more than read, or None if all nodes only read."""
-    plans = [internals.parsed(spark, statement)]
-    while plans:
-        plan = plans.pop()
-        name = internals.class_name(plan)
-        kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
-        is_command = any(internals.is_a(spark, plan, kind) for kind in kinds)
-        is_command |= name.endswith(("Command", "Statement"))  # Delta's own commands
-        if name in _RUNNING or (is_command and name not in _READING):
-            return name
-        plans += internals.children(plan)
-    return None
+    """Return the class of the first command that does more than read, or None if there is none."""
+    changes = (name for name in internals.commands(spark, statement) if name not in _SHOWING)
+    return next((name.rpartition(".")[2] for name in changes), None)

@@ -26,12 +26,14 @@ from pyspark.sql.utils import get_active_spark_context
 from lakehouse.storage.spark.jvm_output import filtered
 from lakehouse.storage.spark.members import (
     CLASS,
+    COMMANDS,
     HANDLER,
     LATCH,
     MEMBERS,
     METASTORE,
     NEW,
     PRIVATE,
+    RUNNING,
     SIGNAL,
     SNAPPY,
     USER,
@@ -390,9 +392,16 @@ def without_console(spark: SparkSession) -> Iterator[None]:
         console.setOutDirect(before)
 
 
-def parsed(spark: SparkSession, statement: str) -> Any:
-    """Return a SQL statement's plan, as parsed by the session's parser."""
-    return java_session(spark).sessionState().sqlParser().parsePlan(statement)
+def commands(spark: SparkSession, statement: str) -> Iterator[str]:
+    """Yield the classes of a SQL statement's commands, and of the plan nodes that run commands."""
+    plans = [java_session(spark).sessionState().sqlParser().parsePlan(statement)]
+    while plans:
+        plan = plans.pop()
+        name = str(plan.getClass().getName())
+        is_command = name.endswith(("Command", "Statement"))  # Delta's do not extend Spark's class
+        if name in RUNNING or is_command or any(is_a(spark, plan, owner) for owner in COMMANDS):
+            yield name
+        plans += elements(plan.children())
 
 
 def class_name(java: Any) -> str:
@@ -403,11 +412,6 @@ def class_name(java: Any) -> str:
 def is_a(spark: SparkSession, java: Any, owner: str) -> bool:
     """Return whether an object is an instance of a class."""
     return bool(is_instance_of(spark.sparkContext._gateway, java, owner))
-
-
-def children(plan: Any) -> list[Any]:
-    """Return a plan's child plans as a list."""
-    return elements(plan.children())
 
 
 def default_file_system(context: SparkContext) -> str:

@@ -14,6 +14,27 @@ CLASS = ""
 
 SQL = "org.apache.spark.sql"
 PLANS = f"{SQL}.catalyst.plans.logical"
+COMMANDS = (f"{PLANS}.Command", f"{PLANS}.ParsedStatement")
+"""The base classes of Spark's commands."""
+RUNNING = (f"{PLANS}.Call", f"{PLANS}.CompoundBody", f"{SQL}.catalyst.analysis.UnresolvedExecuteImmediate")
+"""Plan nodes that are not commands but run them."""
+SHOWING = (
+    f"{PLANS}.DescribeColumn",
+    f"{PLANS}.DescribeFunction",
+    f"{PLANS}.DescribeNamespace",
+    f"{PLANS}.DescribeRelation",
+    f"{PLANS}.ShowColumns",
+    f"{PLANS}.ShowCreateTable",
+    f"{PLANS}.ShowFunctions",
+    f"{PLANS}.ShowTableProperties",
+    f"{PLANS}.ShowTables",
+    f"{PLANS}.ShowTablesExtended",
+    f"{PLANS}.ShowViews",
+    f"{SQL}.execution.command.DescribeQueryCommand",
+    f"{SQL}.execution.command.ExplainCommand",
+    f"{SQL}.execution.command.ShowNamespacesCommand",
+)
+"""Commands, as Spark's parser returns them, that only show existing objects."""
 FILES = f"{SQL}.execution.streaming.checkpointing.CheckpointFileManager"
 SIGNAL, HANDLER = "sun.misc.Signal", "sun.misc.SignalHandler"
 LATCH = "java.util.concurrent.CountDownLatch"
@@ -62,8 +83,7 @@ MEMBERS = (
     *members(f"{PLANS}.LogicalPlan", "children()", "stats()"),
     *members(f"{PLANS}.Statistics", "sizeInBytes()"),
     *members(f"{PLANS}.Filter", "condition()"),
-    *members(f"{PLANS}.Command", CLASS),
-    *members(f"{PLANS}.ParsedStatement", CLASS),
+    *(Member(name, CLASS) for name in (*COMMANDS, *RUNNING, *SHOWING)),
     *members(f"{SQL}.catalyst.optimizer.ConstantFolding", f"apply({PLANS}.LogicalPlan)"),
     *members(
         FILES,

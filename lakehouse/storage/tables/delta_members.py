@@ -5,15 +5,18 @@ tests/storage/spark/test_internals.py checks each of them in the JVM.
 
 from __future__ import annotations
 
-from lakehouse.storage.spark.members import members
+from lakehouse.storage.spark.members import CLASS, Member, members
 
 DELTA = "org.apache.spark.sql.delta"
 ACTIONS = f"{DELTA}.actions"
 OPERATIONS = f"{DELTA}.DeltaOperations$"
+SHOWING = (f"{DELTA}.commands.DescribeDeltaDetailCommand", f"{DELTA}.commands.DescribeDeltaHistory")
+"""Commands that only show a table's state and history."""
 _SEQ, _MAP, _OPTION = "scala.collection.immutable.Seq", "scala.collection.immutable.Map", "scala.Option"
 
 MEMBERS = (
     *members("io.delta.package", "VERSION()"),
+    *(Member(name, CLASS) for name in SHOWING),
     *members(
         f"{DELTA}.DeltaLog",
         "checkpoint()",

@@ -180,6 +180,7 @@ def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
 @pytest.mark.parametrize(
     "statement",
     [
+        "SHOW SCHEMAS",
         "SHOW TABLES IN silver",
         "DESCRIBE TABLE EXTENDED silver.metrics_events",
         "DESCRIBE HISTORY silver.metrics_events",
