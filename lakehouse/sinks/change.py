@@ -1,7 +1,8 @@
-"""Gold rows to send, and the span of table changes that they come from."""
+"""Gold rows to send, the span of table changes that they come from, and rows that a store refuses."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,9 @@ from typing import Any
 
 from lakehouse.storage.kafka.transactions import Reached
 from lakehouse.storage.tables import Position
+
+TOO_LARGE, REFUSED = "too_large", "refused"
+"""Reasons for not sending a row. REFUSED is followed by the store's message."""
 
 _CHUNK_CHARACTERS = 32 << 20
 
@@ -32,6 +36,33 @@ class Change:
     partition_by: str | None = None
     has_message: bool = True
     own: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UnsentRow:
+    """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
+
+    For a topic, `size_bytes` is the size that the client computes for a batch of this one record: key and
+    value in UTF-8, plus up to 95 bytes. It exceeds the broker's count by at most 20 bytes. `size_bytes` is
+    None if the size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for
+    a delete.
+    """
+
+    key: str
+    row_key: str
+    version: int
+    value_sha256: str
+    reason: str
+    size_bytes: int | None = None
+    limit_bytes: int | None = None
+
+    @classmethod
+    def of(
+        cls, change: Change, reason: str, size_bytes: int | None = None, limit_bytes: int | None = None
+    ) -> UnsentRow:
+        """Return the state of a change's row."""
+        digest = "" if change.value is None else hashlib.sha256(change.value.encode()).hexdigest()
+        return cls(change.key, change.row_key, change.version, digest, reason, size_bytes, limit_bytes)
 
 
 @dataclass(frozen=True)

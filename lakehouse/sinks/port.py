@@ -20,9 +20,8 @@ from typing import Any, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.change import Change, Span, UnsentRow
 from lakehouse.sinks.outgoing import as_inserted, filter_newest, leaves
-from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable

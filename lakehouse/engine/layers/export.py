@@ -26,18 +26,16 @@ from lakehouse.common.errors import SinkTroubleError, TableError
 from lakehouse.engine.layers import gold
 from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
-from lakehouse.engine.layers.following import Following
+from lakehouse.engine.layers.following import Following, Stopwatch
 from lakehouse.engine.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.engine.progress import sent
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.change import Change, UnsentRow, next_chunk
 from lakehouse.sinks.outgoing import changes_of, filter_newest, leaves, outgoing, within
 from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
-from lakehouse.sinks.sizes import UnsentRow
-from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.storage.spark.execution import Amount, amount_of, execute_for, gathered, size_of
 from lakehouse.storage.spark.kept import Kept
 from lakehouse.storage.spark.query_errors import are_files_gone

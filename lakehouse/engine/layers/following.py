@@ -1,16 +1,49 @@
-"""A sink that never delays micro-batches. After a failure, it is behind until it is filled again."""
+"""A sink that never delays micro-batches, and the time that an export waits for each store.
+
+After a failure, a sink is behind until it is filled again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeVar
 
 from lakehouse.common.errors import SinkTroubleError
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.port import Sending, Sink
-from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.storage.tables import Position
+
+_T = TypeVar("_T")
+
+
+class Stopwatch:
+    """A stopwatch for the time spent on one store while rows are sent to several stores. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time spent in the block."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - started
+
+    def over(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield the items, and count the time taken to produce each of them."""
+        remaining = iter(items)
+        while True:
+            with self.running():
+                try:
+                    item = next(remaining)
+                except StopIteration:
+                    return
+            yield item
 
 
 class Following:

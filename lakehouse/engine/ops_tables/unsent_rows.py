@@ -25,7 +25,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, TableSpec, described
 
 if TYPE_CHECKING:
-    from lakehouse.sinks.sizes import UnsentRow
+    from lakehouse.sinks.change import UnsentRow
 
 SCHEMA = described(
     ("table", "string", "The gold table, as layer.name."),

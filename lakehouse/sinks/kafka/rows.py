@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 
 from lakehouse.common.errors import PositionError
 from lakehouse.settings.kafka_access import KafkaAccess
-from lakehouse.sinks.change import Change, Span
-from lakehouse.sinks.sizes import Weighed, weigh
+from lakehouse.sinks.change import TOO_LARGE, Change, Span, UnsentRow
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
-from lakehouse.storage.kafka.internals import hashed
+from lakehouse.storage.kafka.internals import hashed, record_bytes
 from lakehouse.storage.kafka.refusals import asking
 from lakehouse.storage.kafka.topics import Limits, limits_of
 from lakehouse.storage.kafka.transactions import Reached, Record, Transactions, reported
@@ -19,6 +19,36 @@ from lakehouse.storage.tables import Position, Progress
 
 TRANSACTION_TIMEOUT_S = 600
 _END = "\0"  # librdkafka sends the metadata with its terminating NUL
+_OVERHEAD = 128  # upper bound, in bytes, for a record and its batch without key and value
+_LONGEST_CHARACTER = 4
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Changes that the topic accepts, in order, and rows that it refuses."""
+
+    fitting: list[Change]
+    refused: tuple[UnsentRow, ...]
+
+
+def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
+    """Split the changes that have a message by whether their records exceed the topic's size limit."""
+    fitting, refused = [], []
+    for change in [change for change in changes if change.has_message]:
+        found = _too_large(change, limit_bytes)
+        if found is None:
+            fitting.append(change)
+        else:
+            refused.append(found)
+    return Weighed(fitting, tuple(refused))
+
+
+def _too_large(change: Change, limit_bytes: int) -> UnsentRow | None:
+    characters = len(change.key) + len(change.value or "")
+    if _LONGEST_CHARACTER * characters + _OVERHEAD <= limit_bytes:
+        return None
+    size = record_bytes(change.key.encode(), None if change.value is None else change.value.encode())
+    return None if size <= limit_bytes else UnsentRow.of(change, TOO_LARGE, size, limit_bytes)
 
 
 class Exporter:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.change import Change, Span, UnsentRow
 from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.kafka.slices import SLICE_ROWS, SlicedSink, last_sliced
 from lakehouse.sinks.port import AuditedLead, Exported, Findings, LeadKind, Sending, Slice
-from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Progress
 from lakehouse.streams.definition import MergedTable

@@ -22,9 +22,8 @@ from typing import Any
 from lakehouse.common.errors import PositionError
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Change, Span, next_chunk
-from lakehouse.sinks.kafka.rows import Exporter, progress_group, read_group
+from lakehouse.sinks.kafka.rows import Exporter, progress_group, read_group, weigh
 from lakehouse.sinks.port import Slice
-from lakehouse.sinks.sizes import weigh
 from lakehouse.storage.kafka.topics import Limits
 from lakehouse.storage.kafka.transactions import Reached
 from lakehouse.storage.tables import Position

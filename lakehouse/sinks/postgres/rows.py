@@ -16,7 +16,6 @@ Other rows are not affected.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse.common.errors import TableError
 from lakehouse.common.printable import printable
-from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.change import REFUSED, TOO_LARGE, Change, UnsentRow, next_chunk
 from lakehouse.sinks.outgoing import changes_of, outgoing
 from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres import statements
@@ -46,7 +45,6 @@ from lakehouse.sinks.postgres.client import (
 )
 from lakehouse.sinks.postgres.layout import LABEL, MOST_KEY_BYTES, NAME, key_alone, key_bytes, line_of
 from lakehouse.sinks.postgres.statements import Sql, prepare_table
-from lakehouse.sinks.sizes import REFUSED, TOO_LARGE, UnsentRow
 from lakehouse.storage import tables
 from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
@@ -309,7 +307,7 @@ class ToPostgres:
         rows = [(change.own[NAME], change.version, change.value is None) for change in fitting]
         refused = self._receiver.take(rows)
         unsent = [_too_large(change) for change in changes if change.own[NAME] is None]
-        unsent += [_unsent(fitting[number], f"{REFUSED}: {why}") for number, why in refused.items()]
+        unsent += [UnsentRow.of(fitting[number], f"{REFUSED}: {why}") for number, why in refused.items()]
         if unsent:
             self._exported.note_unsent(NAME, unsent, now)
 
@@ -367,9 +365,4 @@ class ToPostgres:
 
 
 def _too_large(change: Change) -> UnsentRow:
-    return _unsent(change, TOO_LARGE, size_bytes=key_bytes(change.row_key), limit_bytes=MOST_KEY_BYTES)
-
-
-def _unsent(change: Change, reason: str, **sizes: int) -> UnsentRow:
-    digest = "" if change.value is None else hashlib.sha256(change.value.encode()).hexdigest()
-    return UnsentRow(change.key, change.row_key, change.version, digest, reason, **sizes)
+    return UnsentRow.of(change, TOO_LARGE, key_bytes(change.row_key), MOST_KEY_BYTES)
