@@ -52,6 +52,11 @@ class _Seen:
 
 
 _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
+"""The cache of the block that this thread is in, or None.
+
+It is not passed in, because every function that reads a table would have to pass it on. Only `looking_once`
+sets it, and nothing of it outlives the block.
+"""
 
 
 @contextmanager
