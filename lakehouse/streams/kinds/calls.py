@@ -47,12 +47,11 @@ from lakehouse.streams.kinds.records import (
     Records,
     column_of,
     field_of,
-    fields_of,
+    keys_of,
     message_name_of,
     optional,
     pinned_name,
     refuse_columns,
-    require_keys,
     source_of,
     topic_of,
 )
@@ -94,10 +93,9 @@ def joined_calls(
     both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
     text, the event count of each side, and status. Only closed calls are sent.
     """
-    ends = fields_of(pair, FieldType.STRING)
+    ends = keys_of(pair, _ON_THE_WAY)
     payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
-    require_keys(ends, "make it required")
-    refuse_columns((*ends, *payloads), _ON_THE_WAY)
+    refuse_columns(payloads, _ON_THE_WAY)
     sources = tuple(
         source_of(f"{name}_{payload.column}", side.records, (*ends, payload))
         for side, payload in zip(sides, payloads, strict=True)

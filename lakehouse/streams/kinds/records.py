@@ -93,6 +93,14 @@ def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, 
     return tuple(field_of(name, type_) for name in several)
 
 
+def keys_of(names: Named | Sequence[Named], taken: Iterable[str]) -> tuple[Field, ...]:
+    """Return the fields of a row's key. Raises ValueError as `require_keys` and `refuse_columns` do."""
+    found = fields_of(names, FieldType.STRING)
+    require_keys(found, "make it required")
+    refuse_columns(found, taken)
+    return found
+
+
 def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
     """Raise ValueError for a field whose column clashes with one of the kind's internal columns."""
     names = set(taken)

@@ -29,12 +29,10 @@ from lakehouse.streams.kinds.records import (
     Named,
     Records,
     field_of,
-    fields_of,
     json_name_of,
+    keys_of,
     label_of,
     message_name_of,
-    refuse_columns,
-    require_keys,
     source_of,
     topic_of,
 )
@@ -74,9 +72,7 @@ def windowed_sums(
     total_<value> (null if it does not fit in decimal(38,9)) and count. The order of records and the
     boundaries of micro-batches do not affect the rows.
     """
-    keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
-    require_keys(keys, "make it required")
-    refuse_columns(keys, _ON_THE_WAY)
+    keys, amount = keys_of(by, _ON_THE_WAY), field_of(value, FieldType.DECIMAL)
     length_s = parse_duration_s(length)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)

@@ -43,10 +43,9 @@ from lakehouse.streams.kinds.records import (
     Named,
     Records,
     field_of,
+    keys_of,
     message_name_of,
     pinned_name,
-    refuse_columns,
-    require_keys,
     source_of,
     topic_of,
 )
@@ -111,9 +110,7 @@ def running_totals(
     (UTC) of the records since the last tombstone. A notification contains the key, the total after its record
     as `value`, and the record's partition and offset.
     """
-    keyed, amount = field_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
-    require_keys((keyed,), "make it required")
-    refuse_columns((keyed,), _ON_THE_WAY)
+    (keyed,), amount = keys_of(by, _ON_THE_WAY), field_of(value, FieldType.DECIMAL)
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)
     threshold_text = f"{threshold.normalize():f}"
