@@ -110,9 +110,10 @@ def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest
     secured: Secured, tmp_path: Path
 ) -> None:
     port = unused_port()
-    pages = ("--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={port}")
+    pages = ("ui.enabled=true", f"ui.port={port}", "sql.ui.retainedExecutions=1000")
+    confs = [word for page in pages for word in ("--conf", f"spark.{page}")]
     command, *arguments = submit("pipeline", *TWO)
-    with running([command, *pages, *arguments], secured.user, tmp_path / "run") as run:
+    with running([command, *confs, *arguments], secured.user, tmp_path / "run") as run:
         run.await_output("running")
         for number, (right, step, said) in enumerate(RIGHTS):
             text = f"User:lakehouse may not {said}: denied by the Kafka broker"
