@@ -155,11 +155,11 @@ def shown(spark_ui: str) -> list[str]:
     """Return what Spark's own pages and its API show of the run."""
     api = f"{spark_ui}/api/v1/applications"
     app = json.loads(fetched(api))[0]["id"]
-    listed = fetched(f"{api}/{app}/sql?details=true&planDescription=true&length=500")
-    assert "KafkaRelation" in listed
-    paths = ("environment", "jobs", "stages", "executors")
+    jobs = fetched(f"{api}/{app}/jobs")
+    assert "bronze.call_metrics" in jobs, "what reads Kafka is not listed"
+    paths = ("sql?details=true&planDescription=true&length=1000", "environment", "stages", "executors")
     pages = [fetched(f"{spark_ui}/{path}/") for path in ("environment", "SQL", "jobs")]
-    return [listed, *(fetched(f"{api}/{app}/{path}") for path in paths), *pages]
+    return [jobs, *(fetched(f"{api}/{app}/{path}") for path in paths), *pages]
 
 
 def fetched(url: str) -> str:
