@@ -17,7 +17,7 @@ from lakehouse.operations.audit.gold import check_gold
 from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
-from lakehouse.operations.repair.replay import try_replay
+from lakehouse.operations.repair.replay import replay
 from lakehouse.operations.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
@@ -155,8 +155,8 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     assert letters(half) == {offset: ["late"] for offset in (2, 3, 6, 7, 8, 9)}
 
     lake, stream = Lake(spark, half.lake), under(half, TRANSACTIONS)
-    now_two = try_replay(lake, [under(two, TRANSACTIONS)], Selection(), LANDED)
-    assert (now_two.would_pass, now_two.would_fail) == (3, 3), "what has come, or is now, whichever is more"
+    now_two = replay(lake, [under(two, TRANSACTIONS)], Selection(), LANDED, dry_run=True)
+    assert (now_two.passed, now_two.failed) == (3, 3), "what has come, or is now, whichever is more"
     checks = [
         *check_records(lake, stream, stream.sources[0], LANDED),
         *check_gold(lake, stream, stream.gold[0]),

@@ -26,7 +26,7 @@ from lakehouse.common.errors import TableError
 from lakehouse.engine.records.dead_letters import Selection
 from lakehouse.operations.maintenance.fold_state import clear_state
 from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
-from lakehouse.operations.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
+from lakehouse.operations.repair.replay import Discarded, Replayed, discard, replay
 from lakehouse.settings import Settings
 from lakehouse.sinks.outgoing import filter_newest
 from lakehouse.storage import tables
@@ -146,16 +146,14 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settin
 def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(lake: Lake, settings: Settings) -> None:
     before = files_of(settings)
 
-    tried = try_replay(lake, [PATIENT], Selection(), NOW)
+    tried = replay(lake, [PATIENT], Selection(), NOW, dry_run=True)
 
-    assert tried == Tried(asked=4, would_pass=1, would_fail=3, failing={"late": 1, "not_json": 2})
-    assert try_replay(lake, [METRICS], Selection(), NOW, allow_late=True) == Tried(
-        asked=4, would_pass=1, would_fail=3, failing={"future": 1, "not_json": 2}
+    assert (tried, tried.asked) == (Replayed(passed=1, failed=3, failing={"late": 1, "not_json": 2}), 4)
+    assert replay(lake, [METRICS], Selection(), NOW, allow_late=True, dry_run=True) == Replayed(
+        passed=1, failed=3, failing={"future": 1, "not_json": 2}
     )
     assert files_of(settings) == before
-    assert replay(lake, [PATIENT], Selection(), NOW) == Replayed(
-        passed=tried.would_pass, failed=tried.would_fail, failing=tried.failing
-    )
+    assert replay(lake, [PATIENT], Selection(), NOW) == tried
 
 
 def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
@@ -308,7 +306,7 @@ def test_letters_of_a_micro_batch_that_silver_has_not_finished_wait_and_are_told
             take_next(silver_of(spark, lake_settings, STREAM), now=LANDED)
 
     assert replay(lake, [STREAM], Selection(), NOW) == Replayed(in_flight=1)
-    assert try_replay(lake, [STREAM], Selection(), NOW) == Tried(in_flight=1)
+    assert replay(lake, [STREAM], Selection(), NOW, dry_run=True) == Replayed(in_flight=1)
     assert discard(lake, [STREAM], Selection(), NOW) == Discarded(in_flight=1)
     assert letters(lake_settings) == {1: "open"}
 

@@ -30,7 +30,6 @@ from lakehouse.engine.records.dead_letters import (
 from lakehouse.operations.copies.marker import refuse_copy
 from lakehouse.operations.repair.replay import discard as discard_letters
 from lakehouse.operations.repair.replay import replay as replay_letters
-from lakehouse.operations.repair.replay import try_replay
 from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
 from lakehouse.storage.spark.offset_ranges import OffsetRange
@@ -199,9 +198,10 @@ def replay(
     if dry_run:
         with open_lake(settings, name) as lake:
             filters.refuse_unnamed(lake, settings)
-            tried = try_replay(lake, streams, selection, datetime.now(UTC), allow_late=allow_late)
+            now = datetime.now(UTC)
+            tried = replay_letters(lake, streams, selection, now, allow_late=allow_late, dry_run=True)
         if format_ is Format.JSON:
-            echo_json(asdict(tried))
+            echo_json(report.tried_as_json(tried))
         else:
             report.print_tried(tried, Console())
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import Row
 from lakehouse.common.readable import readable
 from lakehouse.common.terminal import Console, table_of
 from lakehouse.engine.records.validation import SKIPPED
-from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
+from lakehouse.operations.repair.replay import Discarded, Replayed
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
@@ -84,9 +85,16 @@ def print_replayed(done: Replayed, console: Console) -> None:
     _say_left(done, console)
 
 
-def print_tried(tried: Tried, console: Console) -> None:
+def tried_as_json(tried: Replayed) -> dict[str, Any]:
+    """Return a dry run's result as a JSON-serializable dictionary."""
+    names = {"passed": "would_pass", "failed": "would_fail"}
+    found = {names.get(name, name): count for name, count in asdict(tried).items()}
+    return {"asked": tried.asked, **found}
+
+
+def print_tried(tried: Replayed, console: Console) -> None:
     """Print a dry run's result, with the number of failing letters for each rule."""
-    _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
+    _say(console, f"{tried.passed:,} of {tried.asked:,} would pass now")
     if tried.there_already:
         _say(console, f"{tried.there_already:,} are already in silver")
     if tried.gone:
@@ -117,7 +125,7 @@ def print_resolved(done: Resolved, console: Console) -> None:
         )
 
 
-def _say_left(done: Replayed | Tried, console: Console) -> None:
+def _say_left(done: Replayed, console: Console) -> None:
     if done.skipped:
         _say(console, f"{done.skipped:,} skipped with --skip remain open; --rule {SKIPPED} includes them")
     _say_in_flight(done.in_flight, console)

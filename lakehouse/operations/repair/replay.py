@@ -15,7 +15,7 @@ Records skipped with --skip may fail or hang again. They are validated only if t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import identities, silver
 from lakehouse.engine.layers.holding import holding
-from lakehouse.engine.layers.identities import Identities
+from lakehouse.engine.layers.identities import Settled
 from lakehouse.engine.layers.letters import Verdicts, are_processed, put
 from lakehouse.engine.ops_tables import fronts, lateness, retained
 from lakehouse.engine.records.dead_letters import (
@@ -46,7 +46,7 @@ from lakehouse.engine.records.identity import LATE, OF_ID, OF_SEQUENCE, is_sound
 from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
-from lakehouse.storage.tables import Lake, leases
+from lakehouse.storage.tables import Commit, Lake, leases
 from lakehouse.storage.tables.delta_internals import Snapshot
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.contract import COORDINATES
@@ -67,10 +67,10 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Replayed(_Counted):
-    """The result of a replay, as letter counts. Letters that did not reach silver remain open.
+    """The result of a replay or a dry run, as letter counts. Letters not in silver remain open.
 
-    passed         the record is now in silver
-    there_already  the record was already in silver
+    passed         the record is now in silver, or would be
+    there_already  the record was already in silver, so the letter is only closed
     failed         the record still breaks a rule
     gone           the bronze row no longer exists
     skipped        the record was skipped with --skip, and the selection does not name it
@@ -86,27 +86,10 @@ class Replayed(_Counted):
     skipped: int = 0
     in_flight: int = 0
 
-
-@dataclass(frozen=True)
-class Tried(_Counted):
-    """The expected result of a replay, as letter counts.
-
-    asked          letters to replay: the sum of would_pass, there_already, would_fail and gone
-    there_already  the record is in silver, so the letter would only be closed
-    gone           the bronze row no longer exists
-    failing        failing letters by rule; a letter that breaks two rules counts for both rules
-    skipped        the record was skipped with --skip, and the selection does not name it; not in `asked`
-    in_flight      the letter is from an unfinished silver micro-batch; not in `asked`
-    """
-
-    asked: int = 0
-    would_pass: int = 0
-    there_already: int = 0
-    would_fail: int = 0
-    gone: int = 0
-    failing: Mapping[str, int] = field(default_factory=dict)
-    skipped: int = 0
-    in_flight: int = 0
+    @property
+    def asked(self) -> int:
+        """The number of letters to replay, without those that were skipped or are in flight."""
+        return self.passed + self.there_already + self.failed + self.gone
 
 
 @dataclass(frozen=True)
@@ -131,28 +114,19 @@ def replay(
     now: datetime,
     *,
     allow_late: bool = False,
+    dry_run: bool = False,
 ) -> Replayed:
     """Revalidate the selected open letters, and insert records that pass into silver exactly once.
 
     The allowed lateness is the current value or the value when the record landed, whichever is larger. With
     `allow_late`, a record is late only if retention has deleted the rows that it belongs to. A rerun finds
     only letters that still fail. Raises TableError while another process decides about a source's letters.
+
+    A dry run takes no lease, writes nothing, and returns the expected result.
     """
     places = _places(lake, streams, selection, now)
-    return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
-
-
-def try_replay(
-    lake: Lake,
-    streams: Sequence[Stream],
-    selection: Selection,
-    now: datetime,
-    *,
-    allow_late: bool = False,
-) -> Tried:
-    """Revalidate the selected open letters like `replay`, without writing anything."""
-    places = _places(lake, streams, selection, now)
-    return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
+    done = (one.replay(allow_late=allow_late, dry_run=dry_run) for one in places)
+    return reduce(Replayed.__add__, done, Replayed())
 
 
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
@@ -198,61 +172,37 @@ class _SelectedLetters:
         self._now = now
         self._paths = silver.paths_of(lake, source)
 
-    def replay(self, *, allow_late: bool) -> Replayed:
-        with self._holding("replay"):
-            return self._replay(allow_late=allow_late)
+    def replay(self, *, allow_late: bool, dry_run: bool) -> Replayed:
+        with nullcontext() if dry_run else self._holding("replay"):
+            return self._replay(allow_late=allow_late, dry_run=dry_run)
 
     def discard(self) -> Discarded:
         with self._holding("discard"):
             return self._discard()
-
-    def tried(self, *, allow_late: bool) -> Tried:
-        letters, skipped, in_flight = self._due()
-        letters = letters.persist()
-        try:
-            ranges = ranges_of(letters)
-            there, waiting = self._apart(letters, ranges)
-            alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
-            judged = self._compared(alone)
-            try:
-                (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
-                return Tried(
-                    asked=in_silver + open_,
-                    would_pass=found - failed,
-                    there_already=in_silver,
-                    would_fail=failed,
-                    gone=open_ - found,
-                    skipped=skipped,
-                    in_flight=in_flight,
-                    failing=count_by_rule(judged),
-                )
-            finally:
-                judged.unpersist()
-                alone.unpersist()
-        finally:
-            letters.unpersist()
 
     def _holding(self, what: str) -> AbstractContextManager[None]:
         """Upgrade the source's tables, and lock its letters."""
         silver.ensure(self._lake, self._source)
         return holding(self._lake, self._source, what, is_whole=False)
 
-    def _replay(self, *, allow_late: bool) -> Replayed:
+    def _replay(self, *, allow_late: bool, dry_run: bool) -> Replayed:
         letters, skipped, in_flight = self._due()
         letters = letters.persist()
         try:
             ranges = ranges_of(letters)
-            there, waiting = self._settle(letters, ranges)
+            there, waiting = self._settle(letters, ranges, dry_run=dry_run)
             alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
-            judged = self._decided(alone)
+            judged = self._compared(alone) if dry_run else self._decided(alone)
             try:
                 found, failed = _count(judged)
-                passed = self._insert(judged, ranges) if found > failed else 0
-                if found:
-                    self._note_attempt(judged, ranges, allow_late=allow_late)
+                passed = sound = found - failed
+                if not dry_run:
+                    passed = self._insert(judged, ranges) if sound else 0
+                    if found:
+                        self._note_attempt(judged, ranges, allow_late=allow_late)
                 return Replayed(
                     passed=passed,
-                    there_already=there + found - failed - passed,
+                    there_already=there + sound - passed,
                     failed=failed,
                     gone=waiting.count() - found,
                     skipped=skipped,
@@ -292,19 +242,19 @@ class _SelectedLetters:
         found = selected.where(finished).select("id", *_KEYS, "status", "reasons", "admitted")
         return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
-    def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
-        """Close the letters with rows in silver. Return their number and the remaining open letters."""
-        there, waiting = self._apart(letters, ranges)
-        count = there.count()
-        if count:
-            self._amend(there, ranges, {"status": F.lit(REPLAYED)}, F.lit(True))
-        return count, waiting
+    def _settle(
+        self, letters: DataFrame, ranges: Sequence[OffsetRange], *, dry_run: bool = False
+    ) -> tuple[int, DataFrame]:
+        """Close the letters with rows in silver. Return their number and the remaining open letters.
 
-    def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
-        """Return the letters with rows in silver, and the remaining open letters."""
+        A dry run only counts them.
+        """
         clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
-        return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
+        count = there.count()
+        if count and not dry_run:
+            self._amend(there, ranges, {"status": F.lit(REPLAYED)}, F.lit(True))
+        return count, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
 
     def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         given_up = {"status": F.lit(DISCARDED)}
@@ -346,8 +296,7 @@ class _SelectedLetters:
         """Return the verdicts, after comparing records with the same ids."""
         if self._source.unique_by is None:
             return judged
-        commit = tables.begin(judged.sparkSession, self._paths.clean)
-        return self._identities().settle(self._admitted(judged, commit.snapshot), commit).rows
+        return self._settled(judged, tables.begin(judged.sparkSession, self._paths.clean)).rows
 
     def _decided(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts with admissions, after comparing and writing records with ids.
@@ -367,7 +316,7 @@ class _SelectedLetters:
         Returns the verdicts, after comparing records with the same ids.
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
-        settled = self._identities().settle(self._admitted(judged, commit.snapshot), commit)
+        settled = self._settled(judged, commit)
         if settled.removed is not None:
             origin = silver.origin_of(self._stream, self._source, self._now)
             letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
@@ -380,8 +329,9 @@ class _SelectedLetters:
     def _put_letters(self, verdicts: Verdicts) -> None:
         put(self._paths.dead, silver.STAGE, verdicts, self._now)
 
-    def _identities(self) -> Identities:
-        return silver.identities_of(self._lake, self._stream, self._source)
+    def _settled(self, judged: DataFrame, commit: Commit) -> Settled:
+        known = silver.identities_of(self._lake, self._stream, self._source)
+        return known.settle(self._admitted(judged, commit.snapshot), commit)
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         if self._source.unique_by is not None:
