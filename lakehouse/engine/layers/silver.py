@@ -175,14 +175,6 @@ class _Attempt:
     has_letters: bool = False
 
 
-@dataclass(frozen=True)
-class _Done:
-    """The rows and the result to pass on, and the persisted frame that the rows come from."""
-
-    passed: Passed
-    rows: DataFrame
-
-
 class _Cleaning(TableStep):
     """A step that judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
@@ -231,19 +223,23 @@ class _Cleaning(TableStep):
         execute_for(spark, amount_of(size_bytes=size))
         undecided = rows_in.coalesce(1) if size <= _ONE_TASK_BYTES else rows_in
         skipping = self._skipped_in(undecided)
-        passed_over = [*skipping, *(self._skipped_before(undecided) if batch.is_resumed else ())]
+        passed_over = [*skipping]
+        if batch.is_resumed:  # the letters tell what the first attempt skipped
+            passed_over += runs_of(self._letters_at(undecided).where(is_skipped()))
         judged, facts = self._judged_by_landing(undecided, passed_over)
+        persisted = [judged]
         try:
             if self._identities is None:
                 passed = self._append(judged, facts, batch, now)
-                self._tell_skipped(skipping)
-                yield passed
             else:
-                with self._settling(self._identities, judged, _Attempt(batch, facts), now) as passed:
-                    self._tell_skipped(skipping)
-                    yield passed
+                settle = partial(self._settle, self._identities, judged, _Attempt(batch, facts), now)
+                passed, settled = tables.retry_on_conflict(settle)
+                persisted.insert(0, settled)
+            self._tell_skipped(skipping)
+            yield passed
         finally:
-            judged.unpersist()
+            for frame in persisted:
+                frame.unpersist()
 
     def is_held(self) -> bool:
         """Return whether a rebuild holds the table, so that a micro-batch of records with ids would wait."""
@@ -271,7 +267,9 @@ class _Cleaning(TableStep):
         before = fronts.before_landings(times, known.front).localCheckpoint()
         judged.unpersist()
         spread = rows.join(F.broadcast(before), "ingested_at", "left")
-        judged = self._judged(spread, skipping, self._watermark_by(F.col(fronts.FRONT))).persist()
+        by_front = self._lateness.watermark(F.col(fronts.FRONT))
+        watermark = F.greatest(by_front, F.lit(self._closed).cast("timestamp"))
+        judged = self._judged(spread, skipping, watermark).persist()
         return judged, Facts.of(judged)
 
     def _judged(
@@ -297,10 +295,6 @@ class _Cleaning(TableStep):
             return {}
         counts = rows.agg(*(F.count_if(within([one])) for one in self._skip)).first() or ()
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
-
-    def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
-        """Return the records that the micro-batch's first attempt skipped, according to its letters."""
-        return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
         """Return the letters for these rows' records."""
@@ -329,41 +323,36 @@ class _Cleaning(TableStep):
         result = BatchResult(rows, written, refused=dead - facts.closed)
         return Passed(result, InMemory(clean, rows - dead, cast("int", done.version)))
 
-    @contextmanager
-    def _settling(
+    def _settle(
         self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime
-    ) -> Iterator[Passed]:
-        """Write records with ids; the commit also removes the rows that they replace or delete."""
-        settled = tables.retry_on_conflict(lambda: self._settle(known, judged, attempt, now))
-        try:
-            yield settled.passed
-        finally:
-            settled.rows.unpersist()
+    ) -> tuple[Passed, DataFrame]:
+        """Write records with ids; the commit also removes the rows that they replace or delete.
 
-    def _settle(self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
+        Returns what to pass on, and the persisted rows that it comes from.
+        """
         commit = leases.begin(judged.sparkSession, self._paths.clean)
         commit.expect_settings(self._settings)
         commit.expect(self._moves(attempt.batch, attempt.facts))
         settled = known.settle(judged, commit)
         try:
-            return self._write(settled, commit, attempt, now, known)
+            return self._write(settled, commit, attempt, now, known), settled.rows
         except Exception:
             settled.rows.unpersist()
             raise
 
     def _write(
         self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime, known: Identities
-    ) -> _Done:
+    ) -> Passed:
         facts = Facts.of(settled.rows)
-        rows, dead = facts.rows, facts.dead
-        removed = 0 if settled.removed is None else settled.removed.count()
-        dead_rows = filter_dead(settled.rows)
-        if settled.removed is not None:
+        rows, dead, removed, dead_rows = facts.rows, facts.dead, 0, filter_dead(settled.rows)
+        again = attempt.has_letters or settled.changed is not None
+        if settled.removed is not None:  # they have letters if a replay admitted them or was killed
+            removed = settled.removed.count()
             dead_rows = dead_rows.unionByName(letters_of(settled.removed, self._paths.bronze))
+            again = again or not self._letters_at(settled.removed).isEmpty()
         is_repeated = attempt.has_letters or attempt.batch.is_resumed
         accepted = filter_clean(settled.rows) if is_repeated else None
         more = Verdicts(changed=settled.changed, accepted=accepted)
-        again = attempt.has_letters or settled.changed is not None or self._have_letters(settled.removed)
         if dead or removed or again or is_repeated:
             self._bury(dead_rows, attempt.batch, now, more, again=again, noted=attempt.has_letters)
             attempt.has_letters = True
@@ -373,11 +362,7 @@ class _Cleaning(TableStep):
         written = {self._source.table: rows - dead, "dead_letters": dead + removed}
         result = BatchResult(rows, written, refused=dead - facts.closed)
         clean = InMemory(filter_clean(settled.rows), rows - dead, version)
-        return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
-
-    def _have_letters(self, removed: DataFrame | None) -> bool:
-        """Return whether rows to remove have letters, because a replay admitted them or was killed."""
-        return removed is not None and not self._letters_at(removed).isEmpty()
+        return Passed(result, clean if settled.removed is None else None)
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
         """Return the moves for a commit to silver, which require an unchanged lateness and front."""
@@ -400,9 +385,6 @@ class _Cleaning(TableStep):
         allowed_s = self._lateness.now.seconds
         mark = None if allowed_s is None else watermark_of(front, allowed_s)
         return retained.latest((mark, self._closed))
-
-    def _watermark_by(self, front: Column) -> Column:
-        return F.greatest(self._lateness.watermark(front), F.lit(self._closed).cast("timestamp"))
 
     def _closed_before(self) -> datetime | None:
         """Return the time before which retention has removed rows; None while the initial lateness applies.
