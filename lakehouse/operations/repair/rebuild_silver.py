@@ -17,8 +17,8 @@ rebuild. Bronze and gold continue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -118,18 +118,12 @@ class SilverRebuilt:
 
     def __add__(self, other: SilverRebuilt) -> SilverRebuilt:
         """Return the combined result for both sources."""
+        counts = {name: mine + vars(other)[name] for name, mine in vars(self).items() if type(mine) is int}
         return SilverRebuilt(
-            self.judged + other.judged,
-            self.inserted + other.inserted,
-            self.changed + other.changed,
-            self.removed + other.removed,
-            self.newly_refused + other.newly_refused,
-            self.newly_accepted + other.newly_accepted,
-            self.skipped + other.skipped,
-            self.made_anew or other.made_anew,
-            self.without_id + other.without_id,
-            min((at for at in (self.first, other.first) if at is not None), default=None),
-            max((at for at in (self.last, other.last) if at is not None), default=None),
+            **counts,
+            made_anew=self.made_anew or other.made_anew,
+            first=min((at for at in (self.first, other.first) if at is not None), default=None),
+            last=retained.latest((self.last, other.last)),
         )
 
 
@@ -175,22 +169,20 @@ class _SourceRebuild:
         self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
-        spark = self._lake.spark
-        handful = executing_a_handful(spark) if self._is_small else nullcontext()
-        with nullcontext() if dry_run else self._alone(), handful:
+        """Rebuild alone, and record the current id settings at the end; a dry run needs neither."""
+        is_small = self._is_small
+        with ExitStack() as held:
+            if not dry_run:
+                held.enter_context(holding(self._lake, self._source, "rebuild", is_whole=self.is_whole))
+                held.enter_context(self._lake.made_anew(silver.spec(self._source), columns_of_ids))
+            if is_small:
+                held.enter_context(executing_a_handful(self._lake.spark))
             return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
 
     @property
     def is_whole(self) -> bool:
         """Whether the rebuild must cover all of bronze: records have ids, or silver was built with ids."""
         return self._source.unique_by is not None or self._are_other_ids
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the source's lease during the block, and record the current id settings at its end."""
-        made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
-        with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
-            yield
 
     def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         landed = tables.read(self._lake.spark, self.paths.bronze)
@@ -352,28 +344,27 @@ class _SourceRebuild:
         If silver was built with different id settings, records in silver can also be late: they may have been
         accepted only because their id was known.
         """
+        is_admitted, stands = F.col("admitted").isNotNull(), F.col("_standing").isNotNull()
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
-        reasons = F.when(F.col("admitted").isNotNull(), rest).otherwise(F.col("reasons"))
-        closed = retained.closed_before(self._lake, self._stream, self._source)
-        if allow_late and closed is None:
-            return reasons
+        reasons = F.when(is_admitted, rest).otherwise(F.col("reasons"))
+        closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
         by_front = F.lit(None).cast("timestamp")
         if not allow_late:
             by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
-        watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
         was_late = identity.late_in("_said")
-        stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
-        is_closed, is_admitted = F.col("_status").isin(*identity.CLOSED), F.col("admitted").isNotNull()
-        in_time = is_admitted if self._are_other_ids else stands | is_closed
+        in_time = is_admitted if self._are_other_ids else stands | F.col("_status").isin(*identity.CLOSED)
+
+        def unless_late(watermark: Column) -> Column:
+            late = F.array_compact(F.array(late_reason(watermark)))
+            return F.when(F.size(reasons) == 0, late).otherwise(reasons)
+
         return (
-            F.when(F.coalesce(in_time, F.lit(False)), reasons)
-            .when(stands, F.when(is_flawless, _late(by_front)).otherwise(reasons))
-            .when(is_admitted & is_flawless, _late(F.lit(closed).cast("timestamp")))
-            .when(is_admitted, reasons)
+            F.when(in_time, reasons)
+            .when(stands, unless_late(by_front))
+            .when(is_admitted, unless_late(closed))
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
-            .when(is_flawless, _late(watermark))
-            .otherwise(reasons)
+            .otherwise(unless_late(F.greatest(by_front, closed)))
         )
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
@@ -406,14 +397,13 @@ class _SourceRebuild:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
         if found["_lost"]:
-            admitted = work.where("_lost").withColumn("reasons", F.array(_lost_reason()))
-            self._insert_letters(admitted, lie, {"status": F.lit(REPLAYED)})
+            said = "another writer deleted the letter of this replayed record, and its reasons with it"
+            admitted = work.where("_lost").withColumn("reasons", F.array(reason(LOST, None, F.lit(said))))
+            self._insert_letters(admitted, lie, status=F.lit(REPLAYED))
 
-    def _insert_letters(
-        self, rows: DataFrame, lie: Column, values: Mapping[str, Column] | None = None
-    ) -> None:
+    def _insert_letters(self, rows: DataFrame, lie: Column, **values: Column) -> None:
         """Insert letters for records that have none; `values` replace columns of the letters."""
-        letters = to_dead_letters(filter_dead(rows), self._origin).withColumns(dict(values or {}))
+        letters = to_dead_letters(filter_dead(rows), self._origin).withColumns(values)
         tables.insert_missing(letters, self.paths.dead, ("id",), lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
@@ -440,15 +430,6 @@ class _SourceRebuild:
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
         tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
-
-
-def _lost_reason() -> Column:
-    message = F.lit("another writer deleted the letter of this replayed record, and its reasons with it")
-    return reason(LOST, None, message)
-
-
-def _late(watermark: Column) -> Column:
-    return F.array_compact(F.array(late_reason(watermark)))
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
@@ -495,11 +476,8 @@ def _said_other() -> Column:
 
 def _work() -> dict[str, Column]:
     """Return a record's required changes: the first three affect its silver row, the others its letter."""
-    stands, passes, has_letter = (
-        F.col("_standing").isNotNull(),
-        identity.is_sound(),
-        F.col("_letter").isNotNull(),
-    )
+    stands, passes = F.col("_standing").isNotNull(), identity.is_sound()
+    has_letter = F.col("_letter").isNotNull()
     same_reasons = F.sort_array("reasons.rule").eqNullSafe(F.sort_array("_said.rule"))
     work = {
         "_inserted": ~stands & passes,
