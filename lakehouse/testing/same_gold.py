@@ -126,7 +126,7 @@ class SameGold:
                     frame = local_frame(self.spark, landed(landing, now), bronze.SCHEMA)
                     tables.append(frame.coalesce(1), path)
             crash_and_go_on(lake, stream, 1, now)
-        checks = [check for source in sources.values() for check in check_records(lake, stream, source, now)]
+        checks = [check for source in sources.values() for check in check_records(lake, stream, source)]
         checks += [check for table in stream.gold for check in check_gold(lake, stream, table)]
         if not any(lake.read("silver", table).count() for table in sources):
             raise AssertionError(f"none of the records of {stream.name} are clean, so gold is empty")

@@ -158,7 +158,7 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     now_two = replay(lake, [under(two, TRANSACTIONS)], Selection(), LANDED, dry_run=True)
     assert (now_two.passed, now_two.failed) == (3, 3), "what has come, or is now, whichever is more"
     checks = [
-        *check_records(lake, stream, stream.sources[0], LANDED),
+        *check_records(lake, stream, stream.sources[0]),
         *check_gold(lake, stream, stream.gold[0]),
     ]
     assert [(check.subject, check.differences) for check in checks if check.differences] == []
@@ -197,7 +197,7 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
         offset: ("resent", f"sent again as {topic}/0/{by}") for offset, by in ((0, 4), (1, 5), (3, 7))
     }
     assert told[2][0] == "open"
-    (records,) = check_records(lake, stream, stream.sources[0], LANDED)
+    (records,) = check_records(lake, stream, stream.sources[0])
     assert records.differences == 0
     assert "1 open, 0 discarded, 3 resent" in " ".join(records.notes)
     assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)

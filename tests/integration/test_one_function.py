@@ -22,8 +22,9 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS as LETTERS
 from lakehouse.engine.records.dead_letters import Selection
 from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.maintenance import retention
-from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, differing, rebuild_silver
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.operations.repair.replay import discard, replay
+from lakehouse.operations.repair.revalidating import differing
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
@@ -170,11 +171,11 @@ def assert_late(run: Run, offset: int) -> None:
     assert replay(run.lake, [CORRECTED], Selection(rule="late"), now).failed == 1
     done = rebuild_silver(run.lake, CORRECTED, Landed(), now)
     assert done == SilverRebuilt(judged=done.judged)
-    assert [one.is_clean for one in check_records(run.lake, CORRECTED, source, now)] == [True]
+    assert [one.is_clean for one in check_records(run.lake, CORRECTED, source)] == [True]
 
     letters = run.lake.path(LETTERS.layer, LETTERS.name)
     assert tables.delete(run.lake.spark, letters, F.col("offset") == offset) == 1
-    (check,) = check_records(run.lake, CORRECTED, source, now)
+    (check,) = check_records(run.lake, CORRECTED, source)
     assert [(one.key["offset"], one.what) for one in check.examples] == [
         (offset, "neither in silver nor a dead letter")
     ]
@@ -240,7 +241,7 @@ def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_
             run.take([paid("b", 2, at_ms=old)])
     assert (run.rows, run.letters) == ([0, 1], {1: ("superseded", "superseded")})
 
-    assert [one.is_clean for one in check_records(lake, CORRECTED, source, now)] == [True]
+    assert [one.is_clean for one in check_records(lake, CORRECTED, source)] == [True]
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
     run.catch_up()
     assert (run.rows, run.letters) == ([0, 2], {1: ("superseded", "superseded")})
@@ -298,7 +299,7 @@ def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_se
     letters = lake.path(LETTERS.layer, LETTERS.name)
     assert tables.delete(lake.spark, letters, F.col("offset") == 1) == 1
 
-    (check,) = check_records(lake, CORRECTED, source, now)
+    (check,) = check_records(lake, CORRECTED, source)
     done = rebuild_silver(lake, CORRECTED, Landed(), now)
 
     assert [(one.key["offset"], one.what) for one in check.examples] == [
@@ -306,7 +307,7 @@ def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_se
     ]
     assert done == SilverRebuilt(judged=2, newly_accepted=1)
     assert (run.rows, run.letters) == ([0, 1], {1: ("replayed", "lost")})
-    assert [one.is_clean for one in check_records(lake, CORRECTED, source, now)] == [True]
+    assert [one.is_clean for one in check_records(lake, CORRECTED, source)] == [True]
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
 
 
@@ -356,7 +357,7 @@ def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_a
         10: ("superseded", "superseded"),
     }
     (source,) = CORRECTED.sources
-    assert differing(lake, CORRECTED, source, later).collect() == []
+    assert differing(lake, CORRECTED, source).collect() == []
 
 
 @pytest.mark.soak

@@ -118,7 +118,7 @@ def letters(settings: Settings) -> dict[int, tuple[str, list[str]]]:
 def differences(spark: SparkSession, settings: Settings, stream: Stream) -> int:
     """Return how many differences the audit finds in silver."""
     lake, source = Lake(spark, settings.lake), stream.sources[0]
-    checks = check_records(lake, stream, source, NOW)
+    checks = check_records(lake, stream, source)
     return sum(check.differences for check in checks)
 
 

@@ -213,7 +213,7 @@ def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
     """Tell whether the audit finds nothing and a rebuild of silver would change nothing."""
     lake, (source,) = Lake(spark, settings.lake), stream.sources
     checks = [
-        *check_records(lake, stream, source, LANDED),
+        *check_records(lake, stream, source),
         *check_gold(lake, stream, stream.gold[0]),
     ]
     again = rebuild_silver(lake, stream, Landed(), LANDED)

@@ -95,7 +95,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
             look = partial(check_landing, lake, stream, source, topic, access)
             yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
-                yield about("records", f"silver.{name}"), partial(check_records, lake, stream, source, now)
+                yield about("records", f"silver.{name}"), partial(check_records, lake, stream, source)
     for table in stream.gold:
         kept = (table, *table.sides)
         if not all(lake.exists("gold", one.name) for one in kept):

@@ -9,7 +9,6 @@ record in bronze. Records that retention has deleted from bronze are skipped.
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +21,7 @@ from lakehouse.engine.progress import cuts
 from lakehouse.engine.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
 from lakehouse.engine.records.identity import CLOSED
 from lakehouse.operations.audit.report import Check, Compared
-from lakehouse.operations.repair.rebuild_silver import differing
+from lakehouse.operations.repair.revalidating import differing
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.contract import COORDINATES
@@ -33,8 +32,8 @@ _MORE = (RESENT, *CLOSED)
 _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
-def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> list[Check]:
-    """Revalidate a source's bronze as of `now` (UTC), and compare it with silver and the dead letters."""
+def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
+    """Revalidate a source's bronze, and compare it with silver and the dead letters."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
     # Read the position before the tables. The tables then contain all rows up to the position.
@@ -70,7 +69,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
         ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
         subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
         notes = [note, *to_close, *taken.notes(), *_other_ids(lake, source)]
-        other = differing(lake, stream, source, now).join(named, list(COORDINATES), "left_anti")
+        other = differing(lake, stream, source).join(named, list(COORDINATES), "left_anti")
         return [subject.compared(totals["bronze"], [wrong, strange, other], notes)]
     finally:
         books.unpersist()

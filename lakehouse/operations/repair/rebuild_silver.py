@@ -17,7 +17,7 @@ rebuild. Bronze and gold continue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,15 +26,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import silver
-from lakehouse.engine.layers.frozen import Frozen
 from lakehouse.engine.layers.holding import holding
 from lakehouse.engine.layers.identities import columns_of_ids
-from lakehouse.engine.layers.letters import are_processed, without_leaving
-from lakehouse.engine.ops_tables import fronts, lateness, retained
-from lakehouse.engine.progress import cuts
-from lakehouse.engine.records import comparing, identity
+from lakehouse.engine.ops_tables import retained
+from lakehouse.engine.records import identity
 from lakehouse.engine.records.dead_letters import (
     DISCARDED,
     LOST,
@@ -42,26 +38,22 @@ from lakehouse.engine.records.dead_letters import (
     REPLAYED,
     RESENT,
     attempted,
-    is_skipped,
     own_time_by,
     status_by,
     to_dead_letters,
 )
 from lakehouse.engine.records.fields import reason
-from lakehouse.engine.records.shown import shown
-from lakehouse.engine.records.validation import filter_dead, judge, late_reason, silver_schema
+from lakehouse.engine.records.validation import filter_dead
+from lakehouse.operations.repair.revalidating import Revalidation
 from lakehouse.storage import tables
-from lakehouse.storage.spark.execution import Amount, executing_a_handful
-from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, runs_of, within
+from lakehouse.storage.spark.execution import executing_a_handful
+from lakehouse.storage.spark.offset_ranges import ranges_of, within
 from lakehouse.storage.tables import DELETED, Lake, Why, from_micros
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
 from lakehouse.streams.definition import Source, Stream
 
 _KEYS = list(COORDINATES)
 _RENAMED = "_renamed"
-
-_Seen = tuple[DataFrame, DataFrame, DataFrame]
-"""The processed records, and silver's rows and letters at one version, which contain all of them."""
 
 
 @dataclass(frozen=True)
@@ -160,41 +152,39 @@ class _SourceRebuild:
 
     def __init__(self, lake: Lake, stream: Stream, source: Source, now: datetime) -> None:
         self._lake = lake
-        self._stream = stream
         self._source = source
         self._now = now
         self._origin = silver.origin_of(stream, source, now)
-        self.paths = silver.opened(lake, source)
-        self._frozen = Frozen(lake, stream, source)
-        self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
+        self._again = Revalidation(lake, stream, source)
+        self._paths = self._again.paths
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         """Rebuild alone, and record the current id settings at the end; a dry run needs neither."""
-        is_small = self._is_small
+        is_small = self._again.is_small
         with ExitStack() as held:
             if not dry_run:
-                held.enter_context(holding(self._lake, self._source, "rebuild", is_whole=self.is_whole))
+                held.enter_context(holding(self._lake, self._source, "rebuild", is_whole=self._is_whole))
                 held.enter_context(self._lake.made_anew(silver.spec(self._source), columns_of_ids))
             if is_small:
                 held.enter_context(executing_a_handful(self._lake.spark))
             return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
 
     @property
-    def is_whole(self) -> bool:
+    def _is_whole(self) -> bool:
         """Whether the rebuild must cover all of bronze: records have ids, or silver was built with ids."""
-        return self._source.unique_by is not None or self._are_other_ids
+        return self._source.unique_by is not None or self._again.are_other_ids
 
     def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
-        landed = tables.read(self._lake.spark, self.paths.bronze)
-        if not self.is_whole:
+        landed = tables.read(self._lake.spark, self._paths.bronze)
+        if not self._is_whole:
             landed = landed.where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
             return SilverRebuilt()
-        landed, skipped = self.without_skipped(landed, ranges)
+        landed, skipped = self._again.without_skipped(landed, ranges)
         again = 0 if dry_run else self._keep_one(within(ranges))
-        judged = self.verdicts(landed, ranges, allow_late=allow_late)
-        kinds = _work() | ({_RENAMED: self._is_renamed()} if self.is_whole else {})
+        judged = self._again.verdicts(landed, ranges, allow_late=allow_late)
+        kinds = _work() | ({_RENAMED: self._is_renamed()} if self._is_whole else {})
         work = judged.withColumns(kinds).where(" OR ".join(kinds)).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
@@ -208,7 +198,7 @@ class _SourceRebuild:
                 newly_refused=found["_refused"] + found["_reopened"],
                 newly_accepted=found["_accepted"] + found["_lost"],
                 skipped=skipped,
-                made_anew=self._are_other_ids,
+                made_anew=self._again.are_other_ids,
                 without_id=self._without_id(landed),
                 first=None if found.first is None else from_micros(found.first),
                 last=None if found.last is None else from_micros(found.last),
@@ -218,154 +208,16 @@ class _SourceRebuild:
 
     def _without_id(self, landed: DataFrame) -> int:
         """Return how many rows get no id from new id settings, because their records are gone from bronze."""
-        if self._source.unique_by is None or not self._are_other_ids:
+        if self._source.unique_by is None or not self._again.are_other_ids:
             return 0
-        rows = self._clean(tables.version_of(self._lake.spark, self.paths.clean))
+        rows = self._again.rows_at(tables.version_of(self._lake.spark, self._paths.clean))
         rows = rows.where(identity.id_of_row(self._source).isNull())
         return rows.join(landed.select(*_KEYS), _KEYS, "left_anti").count()
 
     def _keep_one(self, lie: Column) -> int:
         """Remove duplicate rows and letters for the same record. Return the number of removed rows."""
-        tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
-        return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
-
-    def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on processed records, after comparing records with the same ids."""
-        done = self._done()  # read first, so the tables contain all of these records
-        version = tables.version_of(self._lake.spark, self.paths.clean)
-        seen = done, self._clean(version), self._letters(version)
-        judged = self._once(self.judged(landed, ranges, seen, allow_late=allow_late))
-        return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged, seen))
-
-    def _once(self, rows: DataFrame) -> DataFrame:
-        """Checkpoint a small table's rows.
-
-        Otherwise, Spark would plan them again for each use, which takes most of the time.
-        """
-        return rows.localCheckpoint() if self._is_small else rows
-
-    @property
-    def _is_small(self) -> bool:
-        return tables.amount_in(self._lake.spark, [self.paths.bronze]) is Amount.FEW
-
-    def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
-        """Return the records that were not skipped with --skip, and the number of skipped records."""
-        letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
-        skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
-        return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
-
-    def judged(
-        self, landed: DataFrame, ranges: Sequence[OffsetRange], seen: _Seen, *, allow_late: bool
-    ) -> DataFrame:
-        """Return the verdicts on processed records, together with the records' silver rows and letters.
-
-        `_standing` is the silver row, or null if the record has no row. `_letter`, `_status` and `_said` are
-        the letter's id, status and reasons, or null if the record has no letter.
-        """
-        names, (done, clean, letters) = silver_schema(self._source).names, seen
-        standing = clean.where(within(ranges)).select(*_KEYS, F.struct(*names).alias("_standing"))
-        letters = letters.where(within(ranges)).select(
-            *_KEYS,
-            F.col("id").alias("_letter"),
-            F.col("status").alias("_status"),
-            F.col("reasons").alias("_said"),
-            F.col("admitted").alias("_admitted"),
-            F.struct("unique_id", "sequence").alias("_known_as"),
-        )
-        is_lost = F.col("_done") & F.col("_status").isNull()
-        is_decided = F.col("_status").isin(DISCARDED, RESENT) & ~self._was_answered_by_id()
-        finished = F.col("_standing").isNotNull() | ~is_decided | is_lost
-        judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
-        before = silver.fronts_before(self._lake, self._source, landed)
-        judged = judged.join(F.broadcast(before), "ingested_at")
-        known = (
-            judged.join(standing, _KEYS, "left")
-            .join(letters, _KEYS, "left")
-            .join(done.where(within(ranges)), _KEYS, "left")
-        )
-        known = known.where(finished)
-        row = F.struct(*(F.col(name) for name in names))
-        let_in = F.coalesce("_standing.admitted", "_admitted")
-        known = known.withColumn("admitted", let_in).withColumn("_row", row)
-        known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
-        return known if self._source.unique_by is None else self._closed(known, clean)
-
-    def _clean(self, version: int) -> DataFrame:
-        """Return silver's rows with all declared columns. A table built without ids lacks the id columns."""
-        rows = tables.read_version(self._lake.spark, self.paths.clean, version)
-        return tables.as_declared(rows, silver_schema(self._source))
-
-    def _was_answered_by_id(self) -> Column:
-        """Return whether a letter is `resent` because of earlier id settings, not by a user's decision."""
-        last = F.try_element_at("_said", F.lit(-1))
-        return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
-
-    def _closed(self, known: DataFrame, clean: DataFrame) -> DataFrame:
-        """Mark records whose ids retention has closed. Their silver rows and reasons remain unchanged."""
-        self._frozen.look()
-        marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")), clean)
-        if marked is None:
-            return known
-        stands = F.col("_standing").isNotNull()
-        is_closed = F.col(identity.IS_CLOSED) & ~stands
-        is_said = is_closed & F.col("_said").isNotNull() & (F.col("_status") != REPLAYED)
-        reasons = F.when(stands, F.col("_own")).when(is_said, F.col("_said")).otherwise(F.col("reasons"))
-        return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
-
-    def _letters(self, version: int) -> DataFrame:
-        """Return the letters of records that silver had processed at a version."""
-        spark, paths, query = self._lake.spark, self.paths, self._origin.job
-        are_own = are_processed(spark, query, paths.clean, version)
-        found = tables.read(spark, paths.dead).where(are_own)
-        return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
-
-    def among_their_ids(self, judged: DataFrame, seen: _Seen) -> DataFrame:
-        """Return the verdicts after comparing records with the same ids, in landing order.
-
-        Silver rows and letters count as landed earlier if retention has deleted their records.
-        """
-        source, places, (_, clean, letters) = self._source, judged.select(*_KEYS), seen
-        older = clean.join(places, _KEYS, "left_anti")
-        letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
-        own = judged.where(F.col(identity.OF_ID).isNotNull())
-        letters = self._frozen.with_taken_letters(letters, own)
-        return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
-
-    def _done(self) -> DataFrame:
-        """Return the records that silver's finished micro-batches have read."""
-        spark, path = self._lake.spark, self.paths.bronze
-        read = cuts.position_of(spark, silver.query_name(self._source), self.paths.clean, path)
-        rows = cuts.read_up_to(spark, path, read)
-        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
-
-    def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons for refusing a record. Lateness is a reason only if the record is not in silver.
-
-        If silver was built with different id settings, records in silver can also be late: they may have been
-        accepted only because their id was known.
-        """
-        is_admitted, stands = F.col("admitted").isNotNull(), F.col("_standing").isNotNull()
-        of_time = F.array(F.lit("future"), F.lit(identity.LATE))
-        rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
-        reasons = F.when(is_admitted, rest).otherwise(F.col("reasons"))
-        closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
-        by_front = F.lit(None).cast("timestamp")
-        if not allow_late:
-            by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
-        was_late = identity.late_in("_said")
-        in_time = is_admitted if self._are_other_ids else stands | F.col("_status").isin(*identity.CLOSED)
-
-        def unless_late(watermark: Column) -> Column:
-            late = F.array_compact(F.array(late_reason(watermark)))
-            return F.when(F.size(reasons) == 0, late).otherwise(reasons)
-
-        return (
-            F.when(in_time, reasons)
-            .when(stands, unless_late(by_front))
-            .when(is_admitted, unless_late(closed))
-            .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
-            .otherwise(unless_late(F.greatest(by_front, closed)))
-        )
+        tables.keep_one(self._lake.spark, self._paths.dead, ("id",), lie)
+        return tables.keep_one(self._lake.spark, self._paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
         """Write newly refused letters, then silver. Finally, close the letters of records now in silver.
@@ -386,13 +238,13 @@ class _SourceRebuild:
                 OWN_TIME: F.when(is_sound, F.coalesce(f"t.{OWN_TIME}", f"s.{OWN_TIME}")),
             }
             self._amend(again, F.col("t.status") != DISCARDED, values, lie)
-        if self.is_whole:
+        if self._is_whole:
             self._rename(work.where(_RENAMED), lie)
         if found["_inserted"] or found["_changed"] or found["_removed"]:
             rows = work.where("_inserted OR _changed OR _removed").select(
                 "_row.*", F.col("_removed").alias(DELETED)
             )
-            tables.replace(rows, self.paths.clean, _KEYS, within=lie, why=Why.CORRECTED)
+            tables.replace(rows, self._paths.clean, _KEYS, within=lie, why=Why.CORRECTED)
         if found["_accepted"]:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
@@ -404,20 +256,20 @@ class _SourceRebuild:
     def _insert_letters(self, rows: DataFrame, lie: Column, **values: Column) -> None:
         """Insert letters for records that have none; `values` replace columns of the letters."""
         letters = to_dead_letters(filter_dead(rows), self._origin).withColumns(values)
-        tables.insert_missing(letters, self.paths.dead, ("id",), lie)
+        tables.insert_missing(letters, self._paths.dead, ("id",), lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
         """Set the letters' ids and sequences according to the current settings."""
         id_, sequence = self._ids()
         known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
         values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
-        tables.update_matched(known, self.paths.dead, ("id",), F.lit(True), values, within=lie)
+        tables.update_matched(known, self._paths.dead, ("id",), F.lit(True), values, within=lie)
 
     def _is_renamed(self) -> Column:
         id_, sequence = self._ids()
         known = F.struct(id_.alias("unique_id"), sequence.alias("sequence"))
         is_other = ~F.col("_known_as").eqNullSafe(known)
-        if not self._are_other_ids:  # the record's id may have been unknown, or misread, when it landed
+        if not self._again.are_other_ids:  # the record's id may have been unknown, or misread, when it landed
             is_other = id_.isNotNull() & ~F.col("_known_as.unique_id").eqNullSafe(id_)
         return F.col("_letter").isNotNull() & is_other
 
@@ -429,49 +281,12 @@ class _SourceRebuild:
 
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
-        tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+        tables.update_matched(rows, self._paths.dead, ("id",), where, new, within=lie)
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
     """Return whether silver waits during a rebuild of the source, because its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
-
-
-def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
-    """Return the records whose silver row or letter differs from the result of revalidating bronze.
-
-    The grain is one row per record, and the key is its coordinates. `what` describes the difference. Bronze
-    is revalidated as of `now` (UTC). Nothing is written.
-    """
-    place = _SourceRebuild(lake, stream, source, now)
-    landed = tables.read(lake.spark, place.paths.bronze)
-    ranges = ranges_of(landed)
-    landed, _ = place.without_skipped(landed, ranges)
-    stands = F.col("_standing").isNotNull()
-    should = F.when(identity.is_sound(), F.lit("a row")).otherwise(status_by(F.col("reasons")))
-    found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
-    says = F.concat(F.lit("it is "), found, F.lit(", but should be "), should)
-    is_wrong = found.isNotNull() & (found != should)
-    what = F.when(is_wrong, says).when(stands, _said_other())
-    known = place.verdicts(landed, ranges, allow_late=False).withColumn("_other", _other_value(source))
-    return known.select(*_KEYS, what.alias("what")).where("what IS NOT NULL")
-
-
-def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values, or null."""
-
-    def of(name: str) -> Column:
-        there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
-        texts = there.cast("string").alias("there"), here.cast("string").alias("here")
-        return F.when(~there.eqNullSafe(here), F.struct(F.lit(name).alias("name"), *texts))
-
-    return F.coalesce(*map(of, silver_schema(source).names))
-
-
-def _said_other() -> Column:
-    there, here = (F.coalesce(shown(F.col(f"_other.{side}")), F.lit("null")) for side in ("there", "here"))
-    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", but should be "), here)
-    return F.when(F.col("_other").isNotNull(), said)
 
 
 def _work() -> dict[str, Column]:
