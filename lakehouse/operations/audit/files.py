@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
@@ -22,24 +21,17 @@ def check_files(lake: Lake, stream: Stream) -> list[Check]:
 
     A refused table, such as a table damaged by a power failure, counts as a difference.
     """
-    return list(_checks(lake, stream))
-
-
-def _checks(lake: Lake, stream: Stream) -> Iterator[Check]:
-    for layer, name in _names(stream):
+    names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
+    names += [("silver", "dead_letters"), *(("gold", table.name) for table in stream.tables)]
+    checks = []
+    for layer, name in names:
         subject = Compared(stream.name, "files", f"{layer}.{name}")
         try:
             if lake.exists(layer, name):
-                yield _check(lake.spark, subject, lake.path(layer, name))
+                checks.append(_check(lake.spark, subject, lake.path(layer, name)))
         except TableError as error:
-            yield subject.found(0, 1, [Difference({}, str(error))])
-
-
-def _names(stream: Stream) -> Iterator[tuple[str, str]]:
-    for layer in ("bronze", "silver"):
-        yield from ((layer, source.table) for source in stream.sources)
-    yield "silver", "dead_letters"
-    yield from (("gold", table.name) for table in stream.tables)
+            checks.append(subject.found(0, 1, [Difference({}, str(error))]))
+    return checks
 
 
 def _check(spark: SparkSession, subject: Compared, path: str) -> Check:

@@ -55,7 +55,8 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
     bronze = taken.filter_kept(lake.read("bronze", source.table))
     landed = _counted(bronze.where(F.col("topic") == topic))
-    lost = _losses(lake, topic)
+    losses = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
+    lost = losses.orderBy("partition", "first_offset").collect()
     left_out = [
         f"{topic}-{partition}: offsets before {first} were skipped (the source's key `start`)"
         for partition, first in sorted(begun.items())
@@ -109,7 +110,7 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
     counts = both.groupBy("partition").agg(
         F.count("sent").alias("sent"),
         *(
-            F.count_if(F.col("sent").isNull() & _in_range("offset", due, side)).alias(side)
+            F.count_if(F.col("sent").isNull() & _in_range(due, side)).alias(side)
             for side in ("expired", "compacted")
         ),
     )
@@ -137,12 +138,6 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
                 "aborted or compacted records"
             )
     return notes
-
-
-def _losses(lake: Lake, topic: str) -> list[Row]:
-    """Return the topic's rows in ops.data_losses, ordered by partition and offset."""
-    lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
-    return lost.orderBy("partition", "first_offset").collect()
 
 
 def _said(lost: Row) -> str:
@@ -186,12 +181,11 @@ def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
     )
 
 
-def _in_range(offset: str, due: Ranges, side: str) -> Column:
-    if not due:
-        return F.lit(False)
+def _in_range(due: Ranges, side: str) -> Column:
     bounds = F.lit(False)
     for partition, (first, end) in due.items():
         here = F.col("partition") == partition
-        inside = F.col(offset) < first if side == "expired" else F.col(offset).between(first, end - 1)
+        offset = F.col("offset")
+        inside = offset < first if side == "expired" else offset.between(first, end - 1)
         bounds |= here & inside
     return bounds

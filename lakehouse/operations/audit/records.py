@@ -27,7 +27,6 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.contract import COORDINATES
 from lakehouse.streams.definition import Source, Stream
 
-_STATUSES = STATUSES
 _MORE = (RESENT, *CLOSED)
 _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
@@ -54,7 +53,7 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         strange = unknown.select(*COORDINATES, F.lit("not in bronze").alias("what"))
         named = wrong.select(*COORDINATES).union(strange.select(*COORDINATES))
         sums = books.agg(
-            *(F.sum(name).alias(name) for name in ("bronze", "silver", *_STATUSES)),
+            *(F.sum(name).alias(name) for name in ("bronze", "silver", *STATUSES)),
             F.count_if(F.col("bronze") == 0).alias("in_flight"),
             F.count_if((F.col("let_in") > 0) & (F.col(OPEN) > 0)).alias("to_be_closed"),
         ).first()
@@ -84,39 +83,22 @@ def _other_ids(lake: Lake, source: Source) -> list[str]:
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
     """Return one row per record with its counts in bronze, in silver, and in the dead letters by status."""
-    none = F.lit(0)
-    places = ("bronze", "silver", "let_in", *_STATUSES)
+    places = ("bronze", "silver", "let_in", *STATUSES)
 
-    def of(rows: DataFrame, *counted: str) -> DataFrame:
-        marks = [(F.lit(1) if name in counted else none).alias(name) for name in places]
+    def of(rows: DataFrame, **counts: Column) -> DataFrame:
+        marks = (counts.get(name, F.lit(0)).cast("int").alias(name) for name in places)
         return rows.select(*COORDINATES, *marks)
 
-    admitted = F.col("admitted").isNotNull().cast("int").alias("let_in")
-    marks = [none.alias("bronze"), F.lit(1).alias("silver"), admitted]
-    of_silver = silver.select(*COORDINATES, *marks, *(none.alias(name) for name in _STATUSES))
-
-    by_status = dead.select(
-        *COORDINATES,
-        none.alias("bronze"),
-        none.alias("silver"),
-        none.alias("let_in"),
-        *((F.col("status") == status).cast("int").alias(status) for status in _STATUSES),
-    )
-    rows = of(finished, "bronze").unionByName(of_silver).unionByName(by_status)
+    of_silver = of(silver, silver=F.lit(1), let_in=F.col("admitted").isNotNull())
+    by_status = of(dead, **{status: F.col("status") == status for status in STATUSES})
+    rows = of(finished, bronze=F.lit(1)).union(of_silver).union(by_status)
     return rows.groupBy(*COORDINATES).agg(*(F.sum(name).alias(name) for name in places))
 
 
-def _is_wrong_with_row(status: str) -> Column:
-    """Return whether a silver row is an error if its record also has a letter with this status.
-
-    An open letter for a replayed record is not an error. If a replay is killed, the next replay closes the
-    letter.
-    """
-    return F.col("let_in") == 0 if status == OPEN else F.lit(True)
-
-
 def _what() -> Column:
-    letters = reduce(Column.__add__, map(F.col, _STATUSES))
+    letters = reduce(Column.__add__, map(F.col, STATUSES))
+    # A killed replay leaves open letters of records that it let in; the next replay closes them.
+    is_left = {OPEN: F.col("let_in") > 0}
 
     def times(count: Column, where: str) -> Column:
         return F.when(count > 1, F.concat(count.cast("string"), F.lit(f" times in {where}")))
@@ -128,7 +110,7 @@ def _what() -> Column:
         F.when((F.col("silver") == 0) & (letters == 0), F.lit("neither in silver nor a dead letter")),
         *(
             F.when(
-                (F.col("silver") == 1) & (F.col(status) == 1) & _is_wrong_with_row(status),
+                (F.col("silver") == 1) & (F.col(status) == 1) & ~is_left.get(status, F.lit(False)),
                 F.lit(f"both in silver and {'an' if status == OPEN else 'a'} {status} dead letter"),
             )
             for status in _ELSEWHERE
