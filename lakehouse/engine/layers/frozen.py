@@ -72,10 +72,10 @@ class Frozen:
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
         return found
 
-    def closing(self, judged: DataFrame, standing: DataFrame | None = None) -> DataFrame | None:
+    def closing(self, judged: DataFrame, standing: DataFrame) -> DataFrame | None:
         """Add IS_CLOSED and reasons for lateness to judged records, or return None if nothing was removed.
 
-        `standing` contains earlier silver rows with the same ids; it is None if there are none.
+        `standing` contains earlier silver rows with the same ids.
         """
         if self._closed is None and not len(self._ids):
             return None
@@ -93,16 +93,15 @@ class Frozen:
         noted = _taken_of(self._lake, self._source, judged).where(F.col("bar").isNotNull())
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
-    def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
+    def _frozen(self, judged: DataFrame, standing: DataFrame) -> DataFrame:
         """Return the ids with removed rows or letters, or with rows in the period that retention has cleared.
 
         If _FROZEN is true, no later record is accepted; otherwise, only records above _BAR are accepted.
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
-        if standing is not None:
-            own = identity.id_of_row(self._source).alias(identity.OF_ID)
-            old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp"))
-            taken = taken.union(old.select(own, F.lit(None).cast("long")))
+        own = identity.id_of_row(self._source).alias(identity.OF_ID)
+        old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp"))
+        taken = taken.union(old.select(own, F.lit(None).cast("long")))
         is_whole = F.bool_or(F.col("bar").isNull()).alias(_FROZEN)
         return taken.groupBy(identity.OF_ID).agg(is_whole, F.max("bar").alias(_BAR))
 

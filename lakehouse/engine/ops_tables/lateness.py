@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -30,7 +29,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from lakehouse.common.errors import TableError
 from lakehouse.storage import tables
-from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.spark.offset_ranges import OffsetRange, within
 from lakehouse.storage.tables import Lake, Move, TableSpec, described
 from lakehouse.storage.tables.specs import EPOCH
 
@@ -68,15 +67,7 @@ class Allowance:
 
     def is_for(self) -> Column:
         """Return the condition that a record is at or after the first offset in its partition."""
-        is_named = [
-            ((F.col("topic") == topic) & (F.col("partition") == partition), F.col("offset") >= first)
-            for (topic, partition), first in sorted(self.begins.items())
-        ]
-        if not is_named:
-            return F.lit(True)
-        first, *others = is_named
-        chosen = reduce(lambda column, one: column.when(*one), others, F.when(*first))
-        return chosen.otherwise(F.lit(True))
+        return ~within([OffsetRange(*place, 0, first - 1) for place, first in sorted(self.begins.items())])
 
 
 @dataclass(frozen=True)
@@ -196,13 +187,10 @@ def _chain(lake: Lake, table: str, table_id: str, number: int) -> list[Allowance
                 "lateness is unknown. Restore ops.lateness from a backup"
             )
         row = by_number[wanted]
-        found.append(Allowance(row.seconds, _begins(row.begins), row.number))
+        begins = {(one.topic, one.partition): one.first for one in row.begins}
+        found.append(Allowance(row.seconds, begins, row.number))
         wanted = row.before
     return found[::-1]
-
-
-def _begins(noted: Iterable[Any]) -> dict[tuple[str, int], int]:
-    return {(one.topic, one.partition): one.first for one in noted}
 
 
 def _mark(front: Column, seconds: int | None) -> Column:

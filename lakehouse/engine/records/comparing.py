@@ -95,7 +95,6 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
     content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
     sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
     none, no_time = F.array().cast(REASONS), F.lit(None).cast("timestamp")
-    of_row = _side(_STANDING, source.id_column or ID, sequence.cast("long"), content)
     outcome = {
         **{name: F.col(name) for name in (*PLACE, *TIMES, "own_time", "admitted")},
         "reasons": F.coalesce("found", none),
@@ -107,15 +106,12 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
     return _Comparing(
         coming=Columns(
             _side(_COMING, OF_ID, F.col(OF_SEQUENCE), content)
-            | {
-                "kind": _kind_of_judged(are_marked=are_marked),
-                "late": is_only(LATE),
-            }
+            | {"kind": _kind_of_judged(are_marked=are_marked), "late": is_only(LATE)}
             | {"after": F.coalesce("admitted.after", "ingested_at"), "at": F.col("admitted.at")}
             | {"reasons": F.col("reasons")}
         ),
         standing=Columns(
-            of_row
+            _side(_STANDING, source.id_column or ID, sequence.cast("long"), content)
             | {"kind": F.lit(_ROW), "at": no_time, "reasons": none}
             | {"own_time": F.col("own_time"), "admitted": F.col("admitted")}
         ),
@@ -201,6 +197,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     waits = (waits | ((kind == _ROW) & ~F.col("counts"))) & seq.isNotNull()
     answers = F.filter("rows", lambda one: (one["number"] > F.col("number")) & (one["seq"] >= F.col("seq")))
     deleter = F.max(F.when(is_deletion, F.struct("sent", *PLACE)))
+    is_last = reduce(Column.__and__, (F.col(f"end_best.{name}") == F.col(name) for name in PLACE))
     steps: tuple[dict[str, Column], ...] = (
         {
             "seq": F.col("own_seq") if is_sequenced else F.lit(0).cast("long"),
@@ -228,16 +225,12 @@ def _decided(source: Source) -> tuple[Columns, ...]:
         {"rows": F.collect_list(F.when(F.col("becomes") & F.col("is_waited"), row)).over(every)},
         {
             "answer": F.when(F.col("waits"), F.get(answers, F.lit(0))),
-            "is_row": F.col("becomes") & stands("end_") & _is_at("end_best"),
+            "is_row": F.col("becomes") & stands("end_") & is_last,
             "takes": was(F.when(own.isNull(), F.col("least_sent") <= F.col("sent")).otherwise(least <= own)),
         },
         {"found": _reasons(source)},
     )
     return tuple(map(Columns, steps))
-
-
-def _is_at(event: str) -> Column:
-    return reduce(Column.__and__, (F.col(f"{event}.{name}") == F.col(name) for name in PLACE))
 
 
 def _reasons(source: Source) -> Column:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from lakehouse.common.errors import QueryError
 from lakehouse.common.nearest import no_such
 from lakehouse.engine.records import identity
-from lakehouse.engine.records.fields import REASONS
+from lakehouse.engine.records.fields import REASONS, reason
 from lakehouse.engine.records.identity import CLOSED
 from lakehouse.engine.records.validation import ADMITTED, SKIPPED
 from lakehouse.storage.spark.collecting import collected
@@ -227,11 +227,7 @@ def resent_as(place: Column) -> dict[str, Column]:
 
     `place` is the place of the new record in silver.
     """
-    said = F.struct(
-        F.lit(RESENT).alias("rule"),
-        F.lit(None).cast("string").alias("column"),
-        F.concat(F.lit(SENT_AGAIN_AS), place).alias("message"),
-    )
+    said = reason(RESENT, None, F.concat(F.lit(SENT_AGAIN_AS), place))
     return {"status": F.lit(RESENT), "reasons": F.array_append("t.reasons", said)}
 
 

@@ -56,7 +56,7 @@ _KEYS = list(COORDINATES)
 _DECIDED = "_decided"
 
 
-class _Counted:
+class Counted:
     """Letter counts, in total or by rule. Counts for several sources can be added."""
 
     def __add__(self, other: Self) -> Self:
@@ -66,7 +66,7 @@ class _Counted:
 
 
 @dataclass(frozen=True)
-class Replayed(_Counted):
+class Replayed(Counted):
     """The result of a replay or a dry run, as letter counts. Letters not in silver remain open.
 
     passed         the record is now in silver, or would be
@@ -93,7 +93,7 @@ class Replayed(_Counted):
 
 
 @dataclass(frozen=True)
-class Discarded(_Counted):
+class Discarded(Counted):
     """The result of a discard: the number of discarded letters, in total and by rule.
 
     A letter that breaks two rules counts for both rules. The records of `there_already` letters were in

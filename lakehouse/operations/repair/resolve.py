@@ -35,6 +35,7 @@ from lakehouse.engine.records.dead_letters import (
     resent_as,
 )
 from lakehouse.engine.records.validation import judge
+from lakehouse.operations.repair.replay import Counted
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
 from lakehouse.storage.tables import Lake
@@ -45,7 +46,7 @@ _KEYS = list(COORDINATES)
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolved(Counted):
     """The number of selected letters (`asked`), and the number of letters that are now `resent`.
 
     Among the remaining letters, `unmatched` letters match no silver row. `ambiguous` letters match several
@@ -56,15 +57,6 @@ class Resolved:
     resent: int = 0
     unmatched: int = 0
     ambiguous: int = 0
-
-    def __add__(self, other: Resolved) -> Resolved:
-        """Return the sum of the two results."""
-        return Resolved(
-            self.asked + other.asked,
-            self.resent + other.resent,
-            self.unmatched + other.unmatched,
-            self.ambiguous + other.ambiguous,
-        )
 
 
 def resolve_by_record(
@@ -83,7 +75,8 @@ def resolve_by_record(
             f"{'several open letters are' if count else 'no open letter is'} selected; a record resolves "
             "exactly one letter. Select it with --id"
         )
-    ((_, source, name),) = _sources(lake, streams, selection)
+    (source,) = _sources(lake, streams, selection)
+    name = silver.query_name(source)
     place = f"{record.topic}/{record.partition}/{record.first}"
     with _holding(lake, source):
         clean = silver.paths_of(lake, source).clean
@@ -106,15 +99,15 @@ def resolve_by_columns(
     A record's columns are parsed as in silver, even if the record has other errors. Null matches nothing.
     Raises QueryError for a column that the contract of a selected letter's source does not contain.
     """
-    found = list(_sources(lake, streams, selection))
-    for _, source, name in found:
-        known = [field.column for field in source.contract.fields]
+    sources = _sources(lake, streams, selection)
+    for source in sources:
+        name, known = silver.query_name(source), [field.column for field in source.contract.fields]
         if unknown := [column for column in columns if column not in (*known, "event_time")]:
             raise QueryError(
                 f"the contract of {name} has no column {', '.join(unknown)}; it has {', '.join(known)} and "
                 "event_time"
             )
-    done = (_by_columns(lake, source, selection, columns, now) for _, source, _ in found)
+    done = (_by_columns(lake, source, selection, columns, now) for source in sources)
     return reduce(Resolved.__add__, done, Resolved())
 
 
@@ -148,15 +141,11 @@ def _by_columns(
             letters.unpersist()
 
 
-def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[tuple[Stream, Source, str]]:
-    """Return the sources with selected open letters, together with their streams and query names."""
+def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[Source]:
+    """Return the sources with selected open letters."""
     jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
-    return [
-        (stream, source, silver.query_name(source))
-        for stream in streams
-        for source in stream.sources
-        if silver.query_name(source) in jobs
-    ]
+    sources = (source for stream in streams for source in stream.sources)
+    return [source for source in sources if silver.query_name(source) in jobs]
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
