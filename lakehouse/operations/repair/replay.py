@@ -349,9 +349,7 @@ class _SelectedLetters:
             is_other = F.col("s.admitted").isNull() & ~F.array_contains("s.reasons.rule", LATE)
             reasons = F.when(is_other, F.concat(reasons, late_in("t.reasons"))).otherwise(reasons)
         verdicts = {
-            "status": F.when(passed, REPLAYED).otherwise(
-                F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
-            ),
+            "status": F.when(passed, REPLAYED).otherwise(status_by(F.col("s.reasons"))),
             "reasons": F.when(passed, F.col("t.reasons")).otherwise(reasons),
             "admitted": F.coalesce("s.admitted", "t.admitted"),
         }
