@@ -2,16 +2,14 @@
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
 the record omits is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's timestamp;
-in this case `own_time` is null. Only `own_time` advances the front, and with it the watermark
-(`lakehouse.engine.ops_tables.fronts`). A rerun writes nothing twice and reaches the same verdicts.
+in this case `own_time` is null. A rerun writes nothing twice and reaches the same verdicts.
 
-A micro-batch's dead letters are written before its clean rows, with the same position. The front is recorded
-with the clean rows. After a crash between the two writes, a retry therefore reads the same records with the
-first attempt's watermark, and every record gets the same verdict again. Records with ids are then compared
-with other records (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
-the retry updates the letters. A record that is now accepted gets a row, and its letter becomes `replayed`. A
-record that is now refused gets a letter. A new allowed lateness (unlimited in a backfill) applies from the
-first micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
+A micro-batch's dead letters are written before its clean rows, with the same position. The front
+(`lakehouse.engine.ops_tables.fronts`) is recorded with the clean rows. After a crash between the two writes,
+a retry therefore reads the same records with the first attempt's watermark, and every record gets the same
+verdict again. If the rules changed in between, the retry updates the letters: a record that is now accepted
+gets a row, and its letter becomes `replayed`; a record that is now refused gets a letter. A new allowed
+lateness (`lakehouse.engine.ops_tables.lateness`) applies from the first micro-batch that is not a retry.
 
 If a record makes validation fail, the error names the record (`lakehouse.engine.layers.culprits`). If the
 user skips it, it becomes a dead letter without being read.

@@ -1,10 +1,8 @@
 """ops.lateness: each silver table's allowed lateness, and the first offsets that it applies to.
 
-Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is how far behind
-the front a record may be; null means unlimited, as in a backfill. `begins` contains, for each partition, the
-first offset that the row applies to. In a partition without an entry, the row applies to all records.
-`before` is the previous row's number. It is null in a table's first row, because the initial value is a table
-property.
+Grain: one row per change to a table's allowed lateness; key: table_id, number. The allowed lateness is how
+far behind the front a record may be. The initial value is a table property, so a table's first row has no
+row `before` it. In a partition without an entry in `begins`, a row applies to all records.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:

@@ -1,20 +1,14 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
-Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. Rows from before the time
-`before` (UTC) are deleted, or about to be deleted; `before` is null for bronze. For bronze, `gone` is the
-last deleted offset in each partition, and `front` (UTC) is the greatest own event time of the deleted valid
-records, null if there are none. For other tables, `gone` is empty and `front` is null. `at` is when the row
-was written, UTC. The row is written before the deletion, so a comparison of tables can explain every missing
-row. A rerun replaces the row.
+Grain of ops.retention: one row per table; key: table_id. The row is written before the deletion, so a
+comparison of tables can explain every missing row. A rerun replaces the row. For tables other than bronze,
+`gone` is empty and `front` is null.
 
 Grain of ops.retained_ids: one row per id whose silver row retention deletes, and one per id whose dead
 letters retention deletes after a deletion record has removed the silver row; key: table_id, fingerprint. Rows
-are written before the deletion, and only for sources with `sequence_by`. `bar` is the id's greatest sequence
-that deletion records cover. A null bar means that the silver row is deleted, so no later record is accepted.
-`until` is when the id's last deletion record without a sequence was sent, or null if there is none. `since`
-is when the id's first version was sent (both UTC). `bar`, `until` and `since` are valid only under the
-setting in the row's column `sequence_by`; under any other setting, they count as null. If an id is written
-again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
+are written before the deletion, and only for sources with `sequence_by`. If `bar` is null, no later record is
+accepted. Under another setting than the row's `sequence_by`, `bar`, `until` and `since` count as null. If an
+id is written again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
 """
 
 from __future__ import annotations

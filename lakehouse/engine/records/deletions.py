@@ -6,27 +6,13 @@ A source with `sequence_by` has two kinds of deletions:
 - a record with a value and the mark set by `deleted_if`. If the id's path contains `after`, as in Debezium's
   envelope, the id is read from `before`; otherwise its path is the same as in other records.
 
-| deletion_key | the key |
-| --- | --- |
-| text | is the id, in UTF-8 |
-| json | is a JSON string or a whole number |
-| json:FIELD | is a JSON object with a string or a whole number at the path |
-| long, int | is a signed integer of 8 or 4 bytes, big-endian |
-| avro, avro:FIELD | is a string or whole number, or a record with such a field, in a registered schema |
-
-A JSON key may begin with the five-byte prefix for a registered schema, because JSON text never begins with a
-zero byte.
+docs/ids.md shows the forms of keys. Text is UTF-8. An id in JSON or Avro is a non-empty string or a whole
+number; a `long` or `int` is a signed integer of 8 or 4 bytes, big-endian. A JSON key may begin with the
+five-byte prefix for a registered schema, because JSON text never begins with a zero byte.
 
 A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
 count. Without a sequence, Kafka's timestamps decide which records the deletion deletes
-(`lakehouse.engine.records.identity`). A deletion's other fields and its time are not validated.
-
-| rule | broken by |
-| --- | --- |
-| key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
-| bad_key | a key in the wrong form, or whose id is neither a non-empty string nor a whole number |
-| missing_id | a marked record without an id |
-| bad_sequence | a sequence that is not a 64-bit whole number |
+(`lakehouse.engine.records.comparing`). A deletion's other fields and its time are not validated.
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
-"""Compare records with the same id; live runs, replays, rebuilds and the audit share this code.
+"""Which records share an id, and the rules that comparing them may break.
 
 With `unique_by` alone, records with the same id and event time are compared. With `sequence_by`, all records
-with the same id are compared. docs/decisions/what-a-record-becomes.md explains the rules, and
-`lakehouse.engine.records.comparing` applies them. A record that is not a row in silver has one letter. Each
-of the following rules is both the only reason in a letter and the letter's status:
+with the same id are compared. docs/decisions/what-a-record-becomes.md explains what becomes of them, and
+`lakehouse.engine.records.comparing` decides it for live runs, replays, rebuilds and the audit.
 
-| rule | the record |
-| --- | --- |
-| duplicate | has the same fields as a row |
-| superseded | has a lower sequence than another record with its id, or was deleted |
-| deletion | deletes an id (`lakehouse.engine.records.deletions`), by its sequence or the time it was sent |
-
-Three rules leave a letter open. `conflicting_id`: the record has the row's id (and event time or sequence),
-but different fields. `nothing_to_delete`: no earlier record had the deletion's id. `retained`: retention has
-removed the row with this id, or it has removed a deleted id's letters and the record's sequence is not
-greater than theirs. When an open letter's record is sent again, `resent` becomes the letter's last reason.
-The compared fields are the contract's fields and the event time.
-
-Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record admitted by a replay
-is ordered by its admission. The outcome therefore depends neither on micro-batches nor on crashes.
+A record that is not a row in silver has one letter. Each rule in CLOSED is both the only reason in a letter
+and the letter's status. `conflicting_id`, `nothing_to_delete` and `retained` leave a letter open. When an
+open letter's record is sent again, `resent` becomes the letter's last reason.
 """
 
 from __future__ import annotations

@@ -2,29 +2,9 @@
 
 `judge` turns each bronze row into one row with the contract's columns, the event time and an array of
 reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Each input row
-becomes exactly one clean row or dead letter.
-
-| rule | broken by |
-| --- | --- |
-| value_null | a Kafka record without a value, if the contract has no tombstones |
-| key_null, key_not_utf8, key_empty | the key of a tombstone, if the contract has tombstones |
-| not_utf8 | bytes that are not UTF-8 |
-| not_json | text that is not exactly one JSON value: empty, cut off, or with a tail, NaN or single quotes |
-| not_an_object | JSON that is not an object |
-| missing_field, null_field, empty_string | a required field that is absent, null or empty |
-| wrong_type | a field whose JSON type differs from the contract's, or a non-object within its path |
-| beyond_long | a whole number beyond 64 bits |
-| not_finite | a number too great for a double |
-| beyond_magnitude | a double beyond +-1e140, because a sum of squares could overflow |
-| beyond_decimal | a number that decimal(38,9) cannot hold exactly or, for a rounded field, at all |
-| bad_timestamp | a time in neither the contract's unit nor ISO 8601, before the earliest, or after 9998 |
-| future | an event time ahead of the record's landing by more than the tolerance |
-| late | an event time before the stream's watermark |
-| missing_id, bad_sequence | a record without an id header, or with no whole number in its sequence header |
-| deletion | nothing: the record deletes an id; `lakehouse.engine.records.deletions` has more rules |
-| skipped | nothing: --skip skips the record without reading it (`skipped`) |
-
-Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
+becomes exactly one clean row or dead letter. docs/dead-letters.md lists the rules. Deletions
+(`lakehouse.engine.records.deletions`) and formats other than JSON (`lakehouse.engine.formats.decode`) have
+their own.
 
 For a record without its own time, Kafka's timestamp is the event time. If Kafka's timestamp is not a valid
 time either, or is -1 (Kafka's value for no timestamp), the record breaks bad_timestamp.

@@ -6,13 +6,11 @@ or in the dead letters. If a rebuild is killed, rerun it to finish.
 
 Records deleted from silver by hand are restored. If a RESTORE of bronze caused a record to be read again,
 silver may contain it twice; the rebuild then keeps one row. Records from an unfinished silver micro-batch
-remain unchanged. Records skipped with --skip remain unchanged too; only a replay retries them. Gold does not
-process the changes unless the source has `sequence_by`, because it skips commits that rewrite rows.
+and records skipped with --skip remain unchanged. Gold does not process the changes unless the source has
+`sequence_by`, because it skips commits that rewrite rows.
 
-The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
-replay, discard or other rebuild interferes with its writes. A record's outcome depends on other records with
-the same id. A source whose records have ids is therefore rebuilt as a whole, and its silver waits for the
-rebuild. Bronze and gold continue.
+A rebuild locks the source's letters (`lakehouse.engine.layers.holding`). A record's outcome depends on other
+records with the same id, so a source with ids is rebuilt as a whole, and its silver waits meanwhile.
 """
 
 from __future__ import annotations
