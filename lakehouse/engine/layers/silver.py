@@ -89,9 +89,7 @@ class Paths:
 def ensure(lake: Lake, source: Source) -> Paths:
     """Create a source's missing tables, and return the paths of all its tables."""
     return Paths(
-        lake.ensure_source(bronze.spec(source)),
-        lake.ensure(spec(source)),
-        lake.ensure(DEAD_LETTERS),
+        lake.ensure_source(bronze.spec(source)), lake.ensure(spec(source)), lake.ensure(DEAD_LETTERS)
     )
 
 

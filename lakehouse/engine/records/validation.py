@@ -158,13 +158,7 @@ def _verdict(source: Source) -> Kept:
             F.col("_record").isNull(),
             F.array(reason("not_an_object", None, with_value("the JSON value is not an object", text))),
         )
-        .otherwise(
-            F.array(
-                *(of_field(field) for field in contract.fields),
-                of_time,
-                *in_time,
-            )
-        )
+        .otherwise(F.array(*(of_field(field) for field in contract.fields), of_time, *in_time))
     )
     none = F.array().cast(REASONS)
     reasons = (

@@ -156,13 +156,7 @@ class _SelectedLetters:
     """A source's selected letters and its tables."""
 
     def __init__(
-        self,
-        lake: Lake,
-        stream: Stream,
-        source: Source,
-        *,
-        selection: Selection,
-        now: datetime,
+        self, lake: Lake, stream: Stream, source: Source, *, selection: Selection, now: datetime
     ) -> None:
         self._lake = lake
         self._stream = stream
