@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.cli.commands import try_stream
 from lakehouse.cli.main import app
+from lakehouse.cli.reports import try_stream as report
+from lakehouse.cli.reports.try_stream import Letter, Reason
 from lakehouse.common.errors import ServiceError, SettingsError
+from lakehouse.common.record_lines import Line, Record
+from lakehouse.common.terminal import Console
+from lakehouse.engine.records.dead_letters import RULES
 from tests.support.processes import QUICK_JVM, ROOT
 
 NOW = "2026-03-29T01:07:00Z"
@@ -63,6 +70,9 @@ def test_clean_records_dead_letters_gold_and_messages_are_shown(run: Try) -> Non
     assert ended.exit_code == 1
     assert "silver.transactions, clean records (1)" in said
     assert "1    │ ann     │ 1.500000000 │ 2026-03-29T01:05:00Z" in said
+    assert "dead letters, by rule (2)" in said
+    assert "not_positive │ amount │ 1       │ 3          │ amount must be above 0, not 0" in said
+    assert "dead letters, every reason (2)" in said
     assert "3    │ not_positive │ amount │ amount must be above 0, not 0" in said
     assert """4    │ not_json     │        │ the value is not valid JSON: {"userId":""" in said
     assert "gold.user_transactions_5m (1)" in said
@@ -70,6 +80,7 @@ def test_clean_records_dead_letters_gold_and_messages_are_shown(run: Try) -> Non
     assert "gold.user_transactions_5m, sent to aggregated-transactions (1)" in said
     assert any(line.startswith("ann │ {") and '"totalAmount":1.5' in line for line in said)
     assert "3 records, 1 clean, 2 dead letters, 1 message, in" in ended.stdout
+    assert "; 2 of 3 records refused (66.7 %); nothing was written or sent" in ended.stdout
 
 
 def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(run: Try) -> None:
@@ -83,7 +94,7 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
     found = json.loads(ended.stdout)
     assert ended.exit_code == 0
     assert (found["stream"], found["now"], found["records"], found["dead"]) == ("orders", NOW, 2, 0)
-    assert found["dead_letters"] == []
+    assert (found["dead_letters"], found["by_rule"]) == ([], [])
     assert found["silver"]["orders"][1] == {
         "line": "standard input:2",
         "row": {
@@ -140,7 +151,88 @@ def test_envelopes_give_keys_tombstones_times_and_topics(run: Try) -> None:
     assert (total["total"], total["count"], list(total["partitions"])) == ("1.000000000", 1, ["1"])
     assert [row["event_time"] for row in found["gold"]["sales_notifications"]] == ["2026-03-29T01:05:00Z"]
     assert [one["line"] for one in found["dead_letters"]] == ["sales.jsonl:4"]
+    assert [(one["rule"], one["records"], one["line"]) for one in found["by_rule"]] == [
+        ("key_null", 1, "sales.jsonl:4")
+    ]
     assert [one["topic"] for one in found["sent"]] == [None, "notifications-events-v1"]
+
+
+def letter(number: int, *rules: tuple[str, str | None]) -> Letter:
+    reasons = tuple(Reason(rule, column, f"{rule} in line {number}") for rule, column in rules)
+    return Letter(Line(Record(b""), "f.jsonl", number), reasons)
+
+
+def result_of(records: int, *letters: Letter) -> report.Result:
+    return report.Result("sales", datetime.fromisoformat(NOW), records, {}, list(letters), {}, [])
+
+
+def shown(result: report.Result, limit: int) -> list[str]:
+    """Return the lines of the report for a terminal, without the frames of tables."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(report.shown(result, 1.0, limit=limit))
+    lines = [line.strip("│ ") for line in out.getvalue().splitlines()]
+    return [line for line in lines if line and line[0] not in "┏┃┡└"]
+
+
+NO_TIME, NO_NUMBER = ("bad_timestamp", "event_time"), ("wrong_type", "value")
+
+
+def test_the_commonest_rule_comes_first_and_the_limit_takes_from_each_rule() -> None:
+    often = [letter(number, NO_TIME) for number in range(5, 0, -1)]
+    result = result_of(40, *often, letter(30, NO_NUMBER, NO_NUMBER), letter(20, NO_NUMBER, NO_TIME))
+
+    assert shown(result, 3) == [
+        "dead letters, by rule (2)",
+        "bad_timestamp │ event_time │ 6       │ 1          │ bad_timestamp in line 1",
+        "wrong_type    │ value      │ 2       │ 20         │ wrong_type in line 20",
+        f"bad_timestamp: {report.KEYS['bad_timestamp']}",
+        f"wrong_type: {report.KEYS['wrong_type']}",
+        "dead letters, every reason (9)",
+        "1    │ bad_timestamp │ event_time │ bad_timestamp in line 1",
+        "2    │ bad_timestamp │ event_time │ bad_timestamp in line 2",
+        "20   │ wrong_type    │ value      │ wrong_type in line 20",
+        "6 more; --limit 9 shows them",
+        (
+            "sales: 40 records, 33 clean, 7 dead letters, 0 messages, in 1.0 s; "
+            "7 of 40 records refused (17.5 %); nothing was written or sent"
+        ),
+    ]
+
+
+def test_a_letter_that_would_be_closed_is_not_refused() -> None:
+    closed, both = letter(2, ("duplicate", None)), letter(3, ("duplicate", None), ("late", "event_time"))
+
+    assert shown(result_of(3, closed), 20)[-1].endswith("in 1.0 s; nothing was written or sent")
+    assert "; 1 of 3 records refused (33.3 %); " in shown(result_of(3, closed, both), 20)[-1]
+
+
+def test_without_dead_letters_no_rule_is_listed() -> None:
+    assert shown(result_of(1), 20)[0] == "dead letters, every reason (0)"
+
+
+def test_json_has_the_same_counts_by_rule() -> None:
+    result = result_of(9, letter(4, NO_NUMBER), letter(3, NO_NUMBER, NO_TIME))
+
+    assert report.as_json(result, 1.0)["by_rule"] == [
+        {
+            "rule": "wrong_type",
+            "column": "value",
+            "records": 2,
+            "line": "f.jsonl:3",
+            "message": "wrong_type in line 3",
+        },
+        {
+            "rule": "bad_timestamp",
+            "column": "event_time",
+            "records": 1,
+            "line": "f.jsonl:3",
+            "message": "bad_timestamp in line 3",
+        },
+    ]
+
+
+def test_advice_is_about_rules_that_every_stream_has() -> None:
+    assert report.KEYS.keys() <= RULES
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.common.rows_as_text import QueryResult, plain_rows
 from lakehouse.common.terminal import table_of
+from lakehouse.engine.ops_tables.refusals import percent
+from lakehouse.engine.records.identity import CLOSED
 from lakehouse.engine.records.validation import TIMES_OF_RECORDS
 from lakehouse.storage.spark.collecting import collected
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
@@ -22,6 +25,15 @@ from lakehouse.streams.definition import GoldTable, MergedTable, Source
 from lakehouse.testing.folding import DEAD_LETTERS, Folding, Message
 
 _MOST_COLUMNS = 9
+
+KEYS = {
+    "bad_timestamp": "if the times are right, declare their form with event_time_unit or event_time_zone",
+    "wrong_type": "if the values are right, declare the field's type, or accepts_numbers = true for a string",
+    "missing_field": "if records may lack the field, declare required = false",
+    "null_field": "if the field may be null, declare required = false",
+    "empty_string": "if the field may be empty, declare required = false",
+}
+"""The rules for which a key of the stream's declaration may help, each with advice on that key."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,22 @@ class Letter:
 
     line: Line
     reasons: tuple[Reason, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the letter would be open. Duplicates, replaced records and deletions are closed."""
+        return len(self.reasons) > 1 or self.reasons[0].rule not in CLOSED
+
+
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule that records break, in a column or None: how many do, the first one's line, and its message."""
+
+    rule: str
+    column: str | None
+    records: int
+    line: Line
+    message: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,17 @@ class Result:
     letters: list[Letter]
     gold: dict[str, list[dict[str, Any]]]
     sent: list[Sent]
+
+
+def by_rule(letters: Sequence[Letter]) -> list[BrokenRule]:
+    """Return the broken rules, most frequent first. A letter counts once for each rule and column."""
+    counts, first = Counter[tuple[str, str | None]](), dict[tuple[str, str | None], tuple[Line, str]]()
+    for letter in _in_order(letters):
+        counts.update({(one.rule, one.column) for one in letter.reasons})
+        for one in letter.reasons:
+            first.setdefault((one.rule, one.column), (letter.line, one.message))
+    found = [BrokenRule(*key, counts[key], *example) for key, example in first.items()]
+    return sorted(found, key=lambda one: -one.records)
 
 
 class Trial:
@@ -144,6 +183,16 @@ def as_json(result: Result, seconds: float) -> dict[str, Any]:
         "dead": len(result.letters),
         "seconds": round(seconds, 1),
         "silver": result.clean,
+        "by_rule": [
+            {
+                "rule": one.rule,
+                "column": one.column,
+                "records": one.records,
+                "line": one.line.place,
+                "message": one.message,
+            }
+            for one in by_rule(result.letters)
+        ],
         "dead_letters": [
             {
                 "line": letter.line.place,
@@ -169,11 +218,13 @@ def as_json(result: Result, seconds: float) -> dict[str, Any]:
 
 def shown(result: Result, seconds: float, *, limit: int) -> Group:
     """Return the result for a terminal, with at most `limit` rows from each table."""
-    dead = len(result.letters)
+    records, dead = _counted(result.records, "record"), len(result.letters)
+    refused = sum(letter.is_refused for letter in result.letters)
+    share = f"{refused:,} of {records} refused ({percent(refused / result.records)}); " if refused else ""
     summary = (
-        f"{result.stream}: {_counted(result.records, 'record')}, {result.records - dead:,} clean, "
+        f"{result.stream}: {records}, {result.records - dead:,} clean, "
         f"{_counted(dead, 'dead letter')}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
-        "nothing was written or sent"
+        f"{share}nothing was written or sent"
     )
     return Group(*_sections(result, limit), Text(summary, style="bold"))
 
@@ -183,17 +234,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
     for name, rows in result.clean.items():
         clean = [{"line": short(one["line"]), **_without_coordinates(one["row"])} for one in rows]
         yield from _section(f"silver.{name}, clean records", clean, limit)
-    reasons = [
-        {
-            "line": short(letter.line.place),
-            "rule": one.rule,
-            "column": one.column,
-            "message": one.message,
-        }
-        for letter in result.letters
-        for one in letter.reasons
-    ]
-    yield from _section("dead letters, every reason", reasons, limit)
+    yield from _letters_of(result.letters, limit, short)
     for name, rows in result.gold.items():
         yield from _section(f"gold.{name}", rows, limit)
     for name in dict.fromkeys(one.message.table for one in result.sent):
@@ -203,6 +244,53 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
             {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
         ]
         yield from _section(f"gold.{name}, sent {to}", messages, limit)
+
+
+def _letters_of(
+    letters: Sequence[Letter], limit: int, short: Callable[[str], str]
+) -> Iterator[RenderableType]:
+    """Yield the dead letters by rule, with advice, and every reason."""
+    rules = by_rule(letters)
+    if rules:
+        counts = [
+            {
+                "rule": one.rule,
+                "column": one.column,
+                "records": f"{one.records:,}",
+                "first line": short(one.line.place),
+                "message": one.message,
+            }
+            for one in rules
+        ]
+        yield from _section("dead letters, by rule", counts, limit)
+        for rule in dict.fromkeys(one.rule for one in rules if one.rule in KEYS):
+            yield Text(f"{rule}: {KEYS[rule]}", style="yellow")
+    reasons = [
+        {"line": short(line.place), "rule": one.rule, "column": one.column, "message": one.message}
+        for line, one in _every_reason(letters, limit)
+    ]
+    yield from _section("dead letters, every reason", reasons, limit)
+
+
+def _every_reason(letters: Sequence[Letter], limit: int) -> list[tuple[Line, Reason]]:
+    """Return every reason with its line. The first `limit` reasons are taken from each rule in turn.
+
+    They are sorted by the frequency of their rule, and then by line.
+    """
+    ranks = {(one.rule, one.column): rank for rank, one in enumerate(by_rule(letters))}
+    seen, found = Counter[int](), list[tuple[int, int, Line, Reason]]()
+    for letter in _in_order(letters):
+        for one in letter.reasons:
+            rank = ranks[one.rule, one.column]
+            seen[rank] += 1
+            found.append((seen[rank], rank, letter.line, one))
+    found.sort(key=lambda one: one[:2])  # the first of each rule, then the second of each …
+    found = [*sorted(found[:limit], key=lambda one: (one[1], one[0])), *found[limit:]]
+    return [(line, reason) for _nth, _rank, line, reason in found]
+
+
+def _in_order(letters: Sequence[Letter]) -> list[Letter]:
+    return sorted(letters, key=lambda letter: (letter.line.file, letter.line.number))
 
 
 def _shortened(result: Result) -> Callable[[str], str]:
