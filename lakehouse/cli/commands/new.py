@@ -1,8 +1,8 @@
-"""`lakehouse new stream`: generates a stream from sample records, as a package or in lakehouse.toml.
+"""`lakehouse new stream`: generates a stream from sample records, in lakehouse.toml or as a package.
 
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
-lakehouse new stream payments --kind windowed-sums --sample payments.jsonl --toml
+lakehouse new stream payments --kind windowed-sums --sample payments.jsonl --python
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from lakehouse.settings.config_file import read_config
 from lakehouse.streams.builtin import TABLES
 from lakehouse.streams.declared import built
 
-app = typer.Typer(no_args_is_help=True, help="Write a package for your own stream.")
+app = typer.Typer(no_args_is_help=True, help="Write your own stream.")
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -41,18 +42,18 @@ _OF_TESTS = ("here", "samples", "first", "second", "record")
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
-    "With --toml, the stream needs no package. docs/streams.md describes the kinds."
+    "docs/streams.md describes the kinds, docs/streams-testing.md what --python writes."
 )
 
 
 @app.callback()
 def new() -> None:
-    """Generate a package for your own stream."""
+    """Generate your own stream."""
 
 
 @app.command(epilog=_EPILOG)
 def stream(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the stream and its package.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the stream, and of its package.")],
     *,
     kind: Annotated[Kind, typer.Option(help="The kind of gold table that the stream fills.")],
     sample: Annotated[
@@ -69,27 +70,31 @@ def stream(
     value: Annotated[str | None, typer.Option(help="The numeric field. Default: guessed.")] = None,
     time: Annotated[str | None, typer.Option(help="The event-time field. Default: guessed.")] = None,
     envelope: EnvelopeOption = False,
-    toml: Annotated[
+    python: Annotated[
         bool,
-        typer.Option("--toml", help="Write the stream as a table to lakehouse.toml, instead of a package."),
+        typer.Option(
+            "--python",
+            help="Instead, write a package into ./NAME: the stream, suites, tests, README and entry point.",
+        ),
     ] = False,
 ) -> None:
-    """Write a package into ./NAME, with the stream, its suites, tests, README and entry point.
+    """Write a stream as a table of the configuration file, which is created if it is missing.
 
     Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
-    guess. With --toml, the same stream becomes a table in the configuration file. A missing file is created.
+    guess. With --python, the same stream becomes a package with suites and tests.
     """
     _check_stream(name)
-    if not toml:
+    if python:
         _check_package(name)
     samples = _samples(name, sample, envelopes=envelope)
     wanted = Wanted(
         name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
     )
     made = KINDS[kind](wanted)
-    if toml:
+    if not python:
         config = _add_table(name, table_text(name, kind.replace("-", "_"), made.stream))
-        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: lakehouse try {name} FILE")
+        trial = shlex.join(["lakehouse", "try", name, *(["--envelope"] if envelope else []), *sample])
+        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: {trial}")
         return
     files = files_of(name, made, samples)
     Path(name).mkdir()  # fails if the directory exists, so the package contains only these files

@@ -1,1 +1,1 @@
-"""`lakehouse new stream`, which generates a stream's package from a file of sample records."""
+"""`lakehouse new stream`, which generates a stream's table or package from files of sample records."""

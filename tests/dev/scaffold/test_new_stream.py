@@ -81,7 +81,7 @@ def run_its_tests(name: str, case: Case, assert_same_gold: SameGold) -> list[str
 def test_a_package_is_written_whose_guesses_are_marked_and_whose_contract_takes_the_samples(
     make: Make, case: Case
 ) -> None:
-    ended = make("payments", "--kind", "windowed-sums", "--sample", "s", s=PAYMENTS)
+    ended = make("payments", "--python", "--kind", "windowed-sums", "--sample", "s", s=PAYMENTS)
 
     assert ended.exit_code == 0, ended.output
     assert (
@@ -142,7 +142,7 @@ def test_times_in_digits_and_keys_of_several_fields_that_may_be_missing(make: Ma
     ]
     by = ("--by", r"resource.service\.name", "--by", "resource.env")
 
-    ended = make("points", "--kind", "windowed-statistics", "--sample", "s", *by, s=points)
+    ended = make("points", "--python", "--kind", "windowed-statistics", "--sample", "s", *by, s=points)
 
     assert ended.exit_code == 0, ended.output
     code = Path("points/points/streams.py").read_text(encoding="utf-8")
@@ -160,7 +160,7 @@ def test_times_in_digits_and_keys_of_several_fields_that_may_be_missing(make: Ma
 def test_the_tests_of_a_new_package_hold(
     make: Make, case: Case, assert_same_gold: SameGold, kind: str
 ) -> None:
-    ended = make("readings", "--kind", kind, "--sample", "weather=s", s=READINGS)
+    ended = make("readings", "--python", "--kind", kind, "--sample", "weather=s", s=READINGS)
 
     assert ended.exit_code == 0, ended.output
     code = Path("readings/readings/streams.py").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def test_the_tests_of_a_new_package_hold(
 def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_same_gold: SameGold) -> None:
     samples = ("--sample", "web.clicks=c", "--sample", "web.views=v")
 
-    ended = make("visits", "--kind", "joined-calls", *samples, c=CLICKS, v=VIEWS)
+    ended = make("visits", "--python", "--kind", "joined-calls", *samples, c=CLICKS, v=VIEWS)
 
     assert ended.exit_code == 0, ended.output
     assert sorted(path.name for path in Path("visits/tests").iterdir()) == [
@@ -187,7 +187,7 @@ def test_a_first_record_without_a_time_is_tested_under_the_present_time(make: Ma
     timeless = {name: value for name, value in CLICKS[0].items() if name != "ts"}
     samples = ("--sample", "clicks=c", "--sample", "views=v")
 
-    ended = make("visits", "--kind", "joined-calls", *samples, c=[timeless, *CLICKS], v=VIEWS)
+    ended = make("visits", "--python", "--kind", "joined-calls", *samples, c=[timeless, *CLICKS], v=VIEWS)
 
     assert ended.exit_code == 0, ended.output
     tests = Path("visits/tests/test_visits.py").read_text(encoding="utf-8")
@@ -224,7 +224,7 @@ def test_what_cannot_be_guessed_or_written_is_said_and_nothing_is_written(
     Path("there").mkdir()
     Path("dangling").symlink_to("nowhere")
 
-    ended = make(name, "--kind", "windowed-sums", "--sample", "s", *options, s=PAYMENTS)
+    ended = make(name, "--python", "--kind", "windowed-sums", "--sample", "s", *options, s=PAYMENTS)
 
     assert isinstance(ended.exception, SettingsError)
     assert why in str(ended.exception)
@@ -290,15 +290,17 @@ def test_a_table_in_toml_says_the_same_as_a_package(
 ) -> None:
     Path("lakehouse.toml").write_text("home = 'here'")
 
-    ended = make("payments", "--kind", kind, "--sample", "s", "--toml", s=records)
+    ended = make("payments", "--kind", kind, "--sample", "s", s=records)
 
     assert ended.exit_code == 0, ended.output
+    assert "lakehouse.toml: [streams.payments]\n" in ended.output
+    assert "then try it: lakehouse try payments s\n" in ended.output
     assert not Path("payments").exists()
     text = Path("lakehouse.toml").read_text(encoding="utf-8")
     assert text.startswith("home = 'here'\n\n[streams.payments]\nkind = ")
     in_toml = declared(text)["payments"]
     Path("lakehouse.toml").unlink()
-    make("payments", "--kind", kind, "--sample", "s", s=records)
+    make("payments", "--kind", kind, "--sample", "s", "--python", s=records)
     sys.path.insert(0, "payments")
     in_python = choose_one("payments.streams:PAYMENTS", load_settings())
     assert [table.name for table in in_toml.tables] == [table.name for table in in_python.tables]
@@ -315,12 +317,12 @@ def test_a_table_in_toml_has_the_guesses_as_comments_and_is_written_once(make: M
         "clicks=c",
         "--sample",
         "views=v",
-        "--toml",
         c=CLICKS,
         v=VIEWS,
     )
 
     assert ended.exit_code == 0, ended.output
+    assert "then try it: lakehouse try visits clicks=c views=v\n" in ended.output
     assert (
         Path("lakehouse.toml").read_text(encoding="utf-8")
         == """\
@@ -351,7 +353,6 @@ payload = "view"
         "clicks=c",
         "--sample",
         "views=v",
-        "--toml",
         c=CLICKS,
         v=VIEWS,
     )
