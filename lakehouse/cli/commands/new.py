@@ -24,9 +24,9 @@ from lakehouse.cli.options import EnvelopeOption
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
 from lakehouse.common.record_lines import opened, read_lines
-from lakehouse.common.terminal import echo
-from lakehouse.dev.scaffold.package import Sampled, files_of
-from lakehouse.dev.scaffold.samples import objects_of
+from lakehouse.common.terminal import echo, warn
+from lakehouse.dev.scaffold.package import files_of
+from lakehouse.dev.scaffold.reading import Samples, samples_of
 from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted, topic_of
 from lakehouse.dev.scaffold.toml import table_text
 from lakehouse.settings.config_file import read_config
@@ -81,16 +81,16 @@ def stream(
     """Write a stream as a table of the configuration file, which is created if it is missing.
 
     Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
-    guess. With --python, the same stream becomes a package with suites and tests.
+    guess. Lines that are not JSON objects are left out. With --python, the same stream becomes a package with
+    suites and tests.
     """
     _check_stream(name)
     if python:
         _check_package(name)
     samples = _samples(name, sample, envelopes=envelope)
-    wanted = Wanted(
-        name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
-    )
-    made = KINDS[kind](wanted)
+    for warning in filter(None, (one.warning for one in samples.values())):
+        warn(warning)
+    made = KINDS[kind](Wanted(name, samples, by=tuple(by or ()), value=value, time=time))
     if not python:
         config = _add_table(name, table_text(name, kind.replace("-", "_"), made.stream))
         trial = shlex.join(["lakehouse", "try", name, *(["--envelope"] if envelope else []), *sample])
@@ -148,8 +148,9 @@ def _add_table(name: str, table: str) -> Path:
     return path
 
 
-def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sampled]:
-    found: dict[str, Sampled] = {}
+def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> dict[str, Samples]:
+    """Return the samples in the given files, keyed by topic."""
+    found: dict[str, Samples] = {}
     for one in given:
         topic, said, path = one.partition("=")
         topic, path = (topic, path) if said else (topic_of(name), one)
@@ -163,6 +164,5 @@ def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sample
                 f"two files contain samples for {topic}; specify the topic of each with --sample TOPIC=FILE"
             )
         with opened(path) as file:
-            lines = list(read_lines(file, path, envelopes=envelopes))
-        found[topic] = Sampled(topic, lines, objects_of(lines))
-    return list(found.values())
+            found[topic] = samples_of(list(read_lines(file, path, envelopes=envelopes)))
+    return found

@@ -17,7 +17,10 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chosen field, and the reason for the choice. The reason is empty if the user named the field."""
+    """A chosen field, and the reason for the choice.
+
+    If the user named the field, the reason only says where its values are no numbers, or is empty.
+    """
 
     field: Seen
     why: str
@@ -45,12 +48,16 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
                 f"--time {printable(named)}: its values are not times in the years 2000 to 2099; expected a "
                 "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
             )
-        return ChosenTime(field, times[named], f"{field.how_often}, {times[named].said}")
+        return _time(field, times[named])
     hinted = [field for field in fields if field.path in times and _is_likely(field, times[field.path])]
     if not hinted:
         return None
     best = max(hinted, key=lambda field: (field.path == "timestamp", len(field.values), bool(_hints(field))))
-    return ChosenTime(best, times[best.path], f"{best.how_often}, {times[best.path].said}")
+    return _time(best, times[best.path])
+
+
+def _time(field: Seen, time: Time) -> ChosenTime:
+    return ChosenTime(field, time, f"{field.how_often}, {time.said}{field.remark}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,8 @@ def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | N
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
     """Return the field to use as a key. Raises SettingsError if there is none."""
-    return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
+    part = _Part("--by", "a string or whole number", _KEYS, _key_rank)
+    return _choose(part, [field.as_text for field in fields], taken, named)
 
 
 def choose_pair(
@@ -80,7 +88,7 @@ def choose_pair(
 
     Raises SettingsError if there are no such fields.
     """
-    first, *others = fields.values()
+    first, *others = ([field.as_text for field in found] for found in fields.values())
     common = [
         field
         for field in first
@@ -121,7 +129,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
             raise SettingsError(
                 f"{part.option} {printable(named)}: its values are {kind}; expected {part.what}"
             )
-        return Chosen(field, "")
+        return Chosen(field, field.said if field.spoilers else "")
     fitting = [
         field for field in fields if field.type in part.types and field.is_required and field not in taken
     ]
@@ -132,7 +140,8 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         )
     best = max(fitting, key=part.rank)
     others = listed([field.path for field in fitting if field is not best])
-    return Chosen(best, f"{part.what} {best.how_often}" + (f"; others: {others}" if others else ""))
+    why = f"{part.what} {best.how_often}{best.remark}"
+    return Chosen(best, f"{why}; others: {others}" if others else why)
 
 
 def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:

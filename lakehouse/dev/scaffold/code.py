@@ -1,7 +1,7 @@
 """Generate code snippets for the files of a new package.
 
-Names in samples are untrusted. Any text from samples or from the command line is written to a file only
-through `escaped` (in code, docstrings and comments) or `span` (in Markdown).
+Names and values in samples are untrusted. Any text from samples or from the command line is written to a file
+only through `escaped` (in code and docstrings), `comment` or `span` (in Markdown).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def text(value: str) -> str:
 
 
 def comment(value: str) -> str:
-    """Return a comment on one line."""
-    return f"# {escaped(value)}"
+    """Return a comment on one line, whose unprintable characters are escaped."""
+    return f"# {printable(value)}"
 
 
 def span(value: str) -> str:
@@ -101,11 +101,11 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value as Python code. If it does not fit on one line, each part gets its own line."""
+    """Return a JSON value or bytes as Python code. If it is too long for a line, each part gets its own."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _bracketed("[", [literal(one, indent + 4) for one in value], "]", indent)
     if isinstance(value, str):
         return text(value)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from itertools import islice
 
 from lakehouse.common.extras import DISTRIBUTION
-from lakehouse.common.record_lines import Line
+from lakehouse.dev.scaffold.reading import Samples
 from lakehouse.dev.scaffold.streams import Made, sample_files
 from lakehouse.dev.scaffold.texts import filled
 
 _MOST_SAMPLES = 100
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The sample records of a topic: their lines, and their values as JSON objects."""
-
-    topic: str
-    lines: Sequence[Line]
-    objects: Sequence[Mapping[str, Any]]
-
-
-def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str]:
-    """Return the package's files, keyed by their paths in the package directory."""
+def files_of(name: str, made: Made, samples: Mapping[str, Samples]) -> dict[str, str]:
+    """Return the package's files, keyed by their paths in its directory. `samples` is keyed by topic."""
+    names = sample_files(samples)
     files = {
         "pyproject.toml": _project(name),
-        "README.md": _readme(name, made, samples),
+        "README.md": _readme(name, made, names),
         f"{name}/__init__.py": "",
         f"{name}/streams.py": made.stream,
         f"{name}/suites/__init__.py": "",
@@ -35,15 +26,16 @@ def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str
         **{f"{name}/suites/gold/{table}.py": code for table, code in made.suites.items()},
         f"tests/test_{name}.py": made.tests,
     }
-    names = sample_files([one.topic for one in samples])
-    return files | {f"tests/{names[one.topic]}": _as_lines(one) for one in samples}
+    return files | {
+        f"tests/{names[topic]}": _as_lines(one, made.spoilt[topic]) for topic, one in samples.items()
+    }
 
 
-def _as_lines(samples: Sampled) -> str:
-    """Return the first sample values as JSON lines, with all digits. Line breaks become spaces."""
-    values = (line.record.value for line in samples.lines if line.record.value is not None)
-    kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
-    return "".join(f"{value}\n" for value in kept)
+def _as_lines(samples: Samples, spoilt: Collection[int]) -> str:
+    """Return the first unspoilt samples as JSON lines, with all digits. Line breaks become spaces."""
+    values = (one.line.record.value or b"" for at, one in enumerate(samples.kept) if at not in spoilt)
+    kept = (value.decode().replace("\r", " ").replace("\n", " ") for value in values)
+    return "".join(f"{value}\n" for value in islice(kept, _MOST_SAMPLES))
 
 
 def _project(name: str) -> str:
@@ -51,8 +43,7 @@ def _project(name: str) -> str:
     return filled("pyproject.toml", name, project=project, distribution=DISTRIBUTION)
 
 
-def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
-    files = sample_files([one.topic for one in samples])
+def _readme(name: str, made: Made, files: Mapping[str, str]) -> str:
     tried = " ".join(
         f"tests/{file}" if len(files) == 1 else f"{topic}=tests/{file}" for topic, file in files.items()
     )

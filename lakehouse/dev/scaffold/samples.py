@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.printable import printable
-from lakehouse.common.record_lines import Line
+from lakehouse.common.printable import cut, printable
+from lakehouse.dev.scaffold.reading import Sample
 from lakehouse.engine.records.event_times import AS_DIGITS
 from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.kinds.records import column_of
@@ -35,8 +35,9 @@ VALUE_WORDS = frozenset(
     | {"bytes", "score", "kwh", "ms"}
 )
 
-MOST_FIELDS, MOST_LEVELS = 1_000, 50
+MOST_FIELDS = 1_000
 _MOST_LISTED, _MOST_SHOWN = 10, 60
+_MOST_SPOILERS, _MOST_OF_SPOILER = 3, 20
 _LONG = range(-(2**63), 2**63)
 _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
@@ -47,12 +48,30 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
+class Spoiler:
+    """A text in a field that is a number in most samples, and the index and place of its sample."""
+
+    at: int
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place} ({cut(json.dumps(self.text, ensure_ascii=False), _MOST_OF_SPOILER)})"
+
+
+@dataclass(frozen=True)
 class Seen:
-    """A field found in samples: the names on its path, its non-null values, and the number of samples."""
+    """A field found in samples: the names on its path, and its non-null values.
+
+    `at` has the index of each value's sample in `samples`. If the field is kept as text, no text in it is a
+    spoiler.
+    """
 
     names: Names
     values: tuple[Any, ...]
-    records: int
+    at: tuple[int, ...] = field(repr=False)
+    samples: Sequence[Sample] = field(repr=False, compare=False)
+    is_kept_as_text: bool = field(default=False, compare=False)
 
     @cached_property
     def path(self) -> str:
@@ -60,15 +79,52 @@ class Seen:
         return json_path.text_of(self.names)
 
     @cached_property
+    def spoilers(self) -> tuple[Spoiler, ...]:
+        """The texts in a field whose other values, at least nine in ten, are numbers; else none."""
+        numbers = [value for value in self.values if not isinstance(value, str)]
+        is_number = 10 * len(numbers) >= 9 * len(self.values)
+        if self.is_kept_as_text or not is_number or not all(map(_is_number, numbers)):
+            return ()
+        found = zip(self.at, self.values, strict=True)
+        texts = ((at, value) for at, value in found if isinstance(value, str))
+        return tuple(Spoiler(at, self.samples[at].line.place, text) for at, text in texts)
+
+    @property
+    def as_text(self) -> Seen:
+        """The field as a key, which takes texts beside numbers."""
+        return replace(self, is_kept_as_text=True)
+
+    @cached_property
+    def fitting(self) -> tuple[Any, ...]:
+        """The values without the spoilers: those that the type fits."""
+        if not self.spoilers:
+            return self.values
+        return tuple(value for value in self.values if not isinstance(value, str))
+
+    @cached_property
     def is_required(self) -> bool:
-        """Whether every record contains the field, and no value is an empty string."""
-        return len(self.values) == self.records and "" not in self.values
+        """Whether every sample contains the field, and no fitting value is an empty string."""
+        return len(self.values) == len(self.samples) and "" not in self.fitting
 
     @property
     def how_often(self) -> str:
-        """How many of the samples contain the field, as text."""
-        count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
-        return f"in {count} {self.records} samples"
+        """How many of the samples contain a fitting value, as text."""
+        count, every = len(self.fitting), len(self.samples)
+        return f"in all {every} samples" if count == every else f"in {count} of {every} samples"
+
+    @property
+    def remark(self) -> str:
+        """The first spoilers, as the end of a sentence, or nothing."""
+        if not self.spoilers:
+            return ""
+        more = len(self.spoilers) - _MOST_SPOILERS
+        first = ", ".join(map(str, self.spoilers[:_MOST_SPOILERS]))
+        return f"; not in {first} and {more:,} more" if more > 0 else f"; not in {first}"
+
+    @property
+    def said(self) -> str:
+        """How many of the samples contain the field, and where it is no number although most are."""
+        return f"a number {self.how_often}{self.remark}" if self.spoilers else self.how_often
 
     @property
     def words(self) -> frozenset[str]:
@@ -77,14 +133,15 @@ class Seen:
 
     @cached_property
     def type(self) -> FieldType:
-        """The narrowest type that fits all values."""
-        if all(isinstance(value, bool) for value in self.values):
+        """The narrowest type that fits all values except the spoilers."""
+        values = self.fitting
+        if all(isinstance(value, bool) for value in values):
             return FieldType.BOOLEAN
-        if all(isinstance(value, str) for value in self.values):
+        if all(isinstance(value, str) for value in values):
             return FieldType.STRING
-        if all(map(_is_number, self.values)):
+        if all(map(_is_number, values)):
             return self._number_type()
-        if all(isinstance(value, str) or _is_whole(value) for value in self.values):
+        if all(isinstance(value, str) or _is_whole(value) for value in values):
             return FieldType.STRING
         return FieldType.JSON
 
@@ -94,9 +151,9 @@ class Seen:
         return self.type is FieldType.STRING and any(map(_is_whole, self.values))
 
     def _number_type(self) -> FieldType:
-        if all(_is_whole(value) and value in _LONG for value in self.values):
+        if all(_is_whole(value) and value in _LONG for value in self.fitting):
             return FieldType.LONG
-        return FieldType.DECIMAL if all(map(_fits, self.values)) else FieldType.DOUBLE
+        return FieldType.DECIMAL if all(map(_fits, self.fitting)) else FieldType.DOUBLE
 
 
 @dataclass(frozen=True)
@@ -133,42 +190,16 @@ def listed(paths: Sequence[str]) -> str:
     return f"{first} and {more:,} more" if more > 0 else first
 
 
-def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the JSON objects in sample records.
-
-    Raises SettingsError for a value that is not a JSON object in UTF-8, or that is nested too deeply.
-    """
-    found = []
-    for line in lines:
-        if line.record.value is None:  # a tombstone
-            continue
-        try:
-            value = json.loads(line.record.value.decode(), parse_float=Decimal, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{line.place} is not JSON: {error}; leave it out of the samples") from error
-        if not isinstance(value, dict):
-            raise SettingsError(f"{line.place} is not a JSON object; leave it out of the samples")
-        if _is_deep(value):
-            raise SettingsError(
-                f"{line.place} nests objects and arrays more than {MOST_LEVELS} deep; leave it out of the "
-                "samples"
-            )
-        found.append(value)
-    if not found:
-        raise SettingsError("the samples have no record with a value")
-    return found
-
-
-def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
+def fields_of(samples: Sequence[Sample], *, deep: bool = True) -> list[Seen]:
     """Return the fields in the samples, in order of first appearance. `deep` includes nested fields.
 
     Two kinds of fields are skipped: a field that is always null, because it has no type, and a field whose
     name cannot be written as a path. Raises SettingsError if there are too many fields.
     """
-    found: dict[Names, list[Any]] = {}
-    for record in records:
-        for names, value in _leaves(record, (), deep=deep):
-            found.setdefault(names, []).append(value)
+    found: dict[Names, list[tuple[int, Any]]] = {}
+    for at, sample in enumerate(samples):
+        for names, value in _leaves(sample.value, (), deep=deep):
+            found.setdefault(names, []).append((at, value))
     if len(found) > MOST_FIELDS:
         first = listed([json_path.text_of(names) for names in islice(found, _MOST_LISTED)])
         raise SettingsError(
@@ -177,11 +208,15 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
         )
     mixed = {outer for names in found for outer in _outer(names) if outer in found}
     seen = []
-    for names, values in found.items():
+    for names, leaves in found.items():
         if not mixed.isdisjoint(_outer(names)) or not _has_path(names):
             continue
-        every = [value_at(record, names) for record in records] if names in mixed else values
-        seen.append(Seen(names, tuple(value for value in every if value is not None), len(records)))
+        every = leaves
+        if names in mixed:
+            whole = ((at, value_at(sample.value, names)) for at, sample in enumerate(samples))
+            every = [(at, value) for at, value in whole if value is not None]
+        places, values = zip(*every, strict=True)
+        seen.append(Seen(names, values, places, samples))
     return seen
 
 
@@ -206,7 +241,7 @@ def time_of(field: Seen) -> Time | None:
     if field.type not in (FieldType.LONG, FieldType.DECIMAL):
         return None
     for unit in _PER_SECOND:
-        within = all(_is_likely(value, unit) for value in field.values)
+        within = all(_is_likely(value, unit) for value in field.fitting)
         if within and (unit == "s" or field.type is FieldType.LONG):
             return Time(unit, None)
     return None
@@ -236,22 +271,6 @@ def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[t
 def _outer(names: Names) -> list[Names]:
     """Return the paths of all objects that contain a field."""
     return [names[:length] for length in range(1, len(names))]
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MOST_LEVELS):
-        level = [
-            one
-            for outer in level
-            for one in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(one, dict | list)
-        ]
-    return bool(level)
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
 
 
 def _has_path(names: Names) -> bool:

@@ -21,8 +21,10 @@ from lakehouse.dev.scaffold.choosing import (
     choose_value,
 )
 from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
+from lakehouse.dev.scaffold.reading import Samples
+from lakehouse.dev.scaffold.refused import EVENT_TIME, Spoilt, mended, refused_of, spoilt_by, with_value
 from lakehouse.dev.scaffold.samples import Seen, fields_of, value_at
-from lakehouse.dev.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
+from lakehouse.dev.scaffold.texts import Call, Record, call_tests_text, stream_text, suite_text, tests_text
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of, json_name_of
 
@@ -43,7 +45,7 @@ class Wanted:
     """
 
     name: str
-    samples: Mapping[str, Sequence[Record]]
+    samples: Mapping[str, Samples]
     by: tuple[str, ...] = ()
     value: str | None = None
     time: str | None = None
@@ -51,12 +53,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """Python code for a new package: description, stream module, suites (keyed by gold table) and tests."""
+    """Python code for a new package: description, stream module, suites (keyed by gold table) and tests.
+
+    `spoilt` has the samples that the stream refuses, by topic.
+    """
 
     about: About
     stream: str
     suites: Mapping[str, str]
     tests: str
+    spoilt: Mapping[str, Spoilt]
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,11 @@ class _Parts:
     others: Sequence[Seen]
     columns: Columns
     record: Record
+    samples: Samples
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
         """Return the sample record twice: with the value 2, and with the value `second`."""
-        one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
+        one, other = (with_value(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
     def about(self, sentence: str) -> About:
@@ -96,7 +103,8 @@ class _Parts:
     @property
     def key_row(self) -> dict[str, str]:
         """The key of the sample record, as it appears in silver."""
-        return {self.columns.take(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
+        fields = (key.field for key in self.keys)
+        return {self.columns.take(field): str(value_at(self.record, field.names)) for field in fields}
 
     @property
     def by(self) -> list[str]:
@@ -115,7 +123,7 @@ class _Parts:
 def windowed_sums(wanted: Wanted) -> Made:
     """Generate a stream that computes exact sums per window."""
     parts = _parts(wanted)
-    is_signed = any(value <= 0 for value in parts.value.field.values)
+    is_signed = any(value <= 0 for value in parts.value.field.fitting)
     total = f"total_{parts.value_column}"
     arguments = [
         *parts.by,
@@ -201,10 +209,16 @@ def _made(
 ) -> Made:
     """Generate a stream that reads one topic. In its tests, the values 2 and `second` yield `row`."""
     about = parts.about(sentence)
+    spoilt = _spoilt(parts.time, [parts.value.field, *parts.others], parts.columns)
     tests = tests_text(
-        parts.stream, parts.two_records(second), next(iter(suites)), {**parts.key_row, **row}, sent
+        parts.stream,
+        parts.two_records(second),
+        next(iter(suites)),
+        ({**parts.key_row, **row}, sent),
+        refused_of(parts.samples, spoilt),
     )
-    return Made(about, stream_text(parts.stream, kind, [*_records(parts), *arguments], about), suites, tests)
+    stream = stream_text(parts.stream, kind, [*_records(parts), *arguments], about)
+    return Made(about, stream, suites, tests, {parts.topic: spoilt})
 
 
 def joined_calls(wanted: Wanted) -> Made:
@@ -213,10 +227,11 @@ def joined_calls(wanted: Wanted) -> Made:
         raise SettingsError(
             "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
         )
-    fields = {topic: fields_of(records, deep=False) for topic, records in wanted.samples.items()}
+    fields = {topic: fields_of(samples.kept, deep=False) for topic, samples in wanted.samples.items()}
     times = {topic: choose_time(found, wanted.time) for topic, found in fields.items()}
     one, other = choose_pair(wanted.by, fields, times)
     sides, payloads, shared = [], dict[str, str](), Columns()
+    spoilt: dict[str, Spoilt] = {}
     ends = [named(field, shared.take(field), FieldType.STRING) for field in (one, other)]
     for topic, found in fields.items():
         time = times[topic]
@@ -225,7 +240,9 @@ def joined_calls(wanted: Wanted) -> Made:
         payload = choose_payload(topic, others, fields)
         payloads[topic] = shared.take(payload, "{}_events")
         also = [field for field in others if field is not payload]
-        said = _records_of(topic, time, also, Columns(map(shared.take, (one, other, payload))))
+        columns = Columns(map(shared.take, (one, other, payload)))
+        spoilt[topic] = _spoilt(time, also, columns)
+        said = _records_of(topic, time, also, columns)
         sides += [
             "    Side(",
             f"        records={said[0]}",
@@ -247,9 +264,8 @@ def joined_calls(wanted: Wanted) -> Made:
         f"Records of {topics} that are close together in time, joined into one row.", tuple(wanted.samples)
     )
     first = next(iter(wanted.samples))
-    row: dict[str, Any] = {
-        shared.take(end): str(_at(wanted.samples[first][0], end.names)) for end in (one, other)
-    }
+    record = mended(wanted.samples[first].kept[0].value, fields[first])
+    row: dict[str, Any] = {shared.take(end): str(value_at(record, end.names)) for end in (one, other)}
     row[f"{payloads[first]}_events"] = 1
     return Made(
         about,
@@ -258,10 +274,10 @@ def joined_calls(wanted: Wanted) -> Made:
         call_tests_text(
             wanted.name,
             sample_files(wanted.samples),
-            (first, wanted.samples[first][0]),
-            row,
-            _clock(wanted.samples[first][0], times[first]),
+            Call(first, record, row, *_clock(record, times[first])),
+            {topic: refused_of(samples, spoilt[topic]) for topic, samples in wanted.samples.items()},
         ),
+        spoilt,
     )
 
 
@@ -310,8 +326,8 @@ def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
 def _parts(wanted: Wanted) -> _Parts:
     if len(wanted.samples) != 1:
         raise SettingsError(f"this kind reads one topic; got samples for {', '.join(wanted.samples)}")
-    ((topic, records),) = wanted.samples.items()
-    fields = fields_of(records)
+    ((topic, samples),) = wanted.samples.items()
+    fields = fields_of(samples.kept)
     time = choose_time(fields, wanted.time)
     taken = [time.field] if time else []
     value = choose_value(fields, taken, wanted.value)
@@ -323,9 +339,16 @@ def _parts(wanted: Wanted) -> _Parts:
     columns.take(value.field, "total_{}", "value")
     for field in (*parts[1:], *others):
         columns.take(field)
+    records = [one.value for one in samples.kept]
     whole = (one for one in records if all(value_at(one, field.names) is not None for field in parts))
-    record = next(whole, records[0])
-    return _Parts(wanted.name, topic, time, keys, value, others, columns, record)
+    record = mended(next(whole, records[0]), [*taken, *others])
+    return _Parts(wanted.name, topic, time, keys, value, others, columns, record, samples)
+
+
+def _spoilt(time: ChosenTime | None, fields: Sequence[Seen], columns: Columns) -> Spoilt:
+    """Return the samples that the stream refuses because of its event time or one of the fields."""
+    every = [(time.field, EVENT_TIME)] if time else []
+    return spoilt_by([*every, *((field, columns.take(field)) for field in fields)])
 
 
 def _why(chosen: Chosen) -> list[str]:
@@ -362,19 +385,10 @@ def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], col
     if others:
         lines += [
             "    also=(",
-            *(f"        {declared(one, columns.take(one))},  # guess: {one.how_often}" for one in others),
+            *(
+                f"        {declared(one, columns.take(one))},  {comment(f'guess: {one.said}')}"
+                for one in others
+            ),
             "    ),",
         ]
     return [*lines, "),"]
-
-
-def _at(record: Record, names: Sequence[str]) -> Any:
-    value: Any = record
-    for name in names:
-        value = value[name]
-    return value
-
-
-def _with(record: Record, names: Sequence[str], value: Any) -> dict[str, Any]:
-    first, *rest = names
-    return {**record, first: _with(record[first], rest, value) if rest else value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -49,22 +50,61 @@ def suite_text(
     return filled("suite.py", table, imports=names, key=columns, required=also, windows=windows)
 
 
-def tests_text(name: str, records: tuple[Record, Record], table: str, row: Record, sent: Record) -> str:
-    """Return the tests for a stream with one topic: two records yield `row`, and a message with `sent`."""
-    first, second = map(literal, records)
+@dataclass(frozen=True)
+class Refused:
+    """A refused record: its value, and what is known of each reason, its rule or its column."""
+
+    value: str | bytes
+    reasons: Sequence[Mapping[str, str]]
+
+
+def tests_text(
+    name: str,
+    records: tuple[Record, Record],
+    table: str,
+    outcome: tuple[Record, Record],
+    refused: Sequence[Refused],
+) -> str:
+    """Return the tests for a stream with one topic: two records yield a row of a table, and a message."""
+    (first, second), (row, sent) = map(literal, records), outcome
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
-    return filled("tests.py", name, samples=text("samples.jsonl"), table=table, **values)
+    dead = _refused_text(name, [one.value for one in refused], refused)
+    return filled("tests.py", name, samples=text("samples.jsonl"), table=table, refused=dead, **values)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A record of a topic that yields a row, which closes between the two times."""
+
+    topic: str
+    record: Record
+    row: Record
+    now: str | None
+    later: str
 
 
 def call_tests_text(
-    name: str,
-    files: Mapping[str, str],
-    record: tuple[str, Record],
-    row: Record,
-    clock: tuple[str | None, str],
+    name: str, files: Mapping[str, str], call: Call, refused: Mapping[str, Sequence[Refused]]
 ) -> str:
-    """Return the tests for calls: a record yields `row`, which closes between the two times in `clock`."""
-    opened, closed = (literal({**row, "status": status}, 8) for status in ("open", "closed"))
-    values = {"record": literal(record[1]), "now": literal(clock[0]), "later": text(clock[1])}
-    topic, samples = text(record[0]), literal(files)
-    return filled("call_tests.py", name, samples=samples, topic=topic, opened=opened, closed=closed, **values)
+    """Return the tests for calls. `files` and `refused` are keyed by topic."""
+    opened, closed = (literal({**call.row, "status": status}, 8) for status in ("open", "closed"))
+    values = {"record": literal(call.record), "now": literal(call.now), "later": text(call.later)}
+    records = {topic: [one.value for one in found] for topic, found in refused.items() if found}
+    return filled(
+        "call_tests.py",
+        name,
+        samples=literal(files),
+        topic=text(call.topic),
+        opened=opened,
+        closed=closed,
+        refused=_refused_text(name, records, [one for found in refused.values() for one in found]),
+        **values,
+    )
+
+
+def _refused_text(name: str, records: Any, refused: Sequence[Refused]) -> str:
+    """Return the test that the records are dead letters, or nothing if there are none."""
+    if not refused:
+        return ""
+    dead = [{"record": number, **reason} for number, one in enumerate(refused) for reason in one.reasons]
+    return filled("refused.py", name, records=literal(records, 8), dead=literal(dead, 8))

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from lakehouse.common.record_lines import Line, Record
-from lakehouse.dev.scaffold.package import Sampled, files_of
-from lakehouse.dev.scaffold.samples import objects_of
+from lakehouse.dev.scaffold.package import files_of
+from lakehouse.dev.scaffold.reading import Samples, samples_of
 from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted
+from lakehouse.dev.scaffold.toml import table_text
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.checks import check_names
 from lakehouse.streams.definition import Stream
@@ -79,14 +80,13 @@ DECLARING = (
 )
 
 
-def sampled(topic: str, *records: Mapping[str, Any]) -> Sampled:
-    lines = [Line(Record(json.dumps(one).encode()), topic, number) for number, one in enumerate(records, 1)]
-    return Sampled(topic, lines, objects_of(lines))
+def sampled(*records: Mapping[str, Any] | bytes, file: str = "s.jsonl") -> Samples:
+    values = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in records)
+    return samples_of([Line(Record(value), file, number) for number, value in enumerate(values, 1)])
 
 
-def written(kind: Kind, samples: list[Sampled], **chosen: Any) -> dict[str, str]:
-    wanted = Wanted("shop", {one.topic: one.objects for one in samples}, **chosen)
-    return files_of("shop", KINDS[kind](wanted), samples)
+def written(kind: Kind, samples: Mapping[str, Samples], **chosen: Any) -> dict[str, str]:
+    return files_of("shop", KINDS[kind](Wanted("shop", samples, **chosen)), samples)
 
 
 def path_of(*way: str) -> str:
@@ -198,13 +198,49 @@ def test_names_of_fields_are_declared_as_they_are_and_never_run(
     stream = check(
         written(
             kind,
-            [sampled("shop-events", first, {**first, value: 7})],
+            {"shop-events": sampled(first, {**first, value: 7})},
             by=(path_of(key),),
             value=path_of(value),
         )
     )
     (found,) = declared_paths(stream)
     assert found - {"timestamp"} == paths(first) - {"timestamp"}
+
+
+@given(
+    spoiler=names,
+    file=names,
+    bad=st.lists(names.map(lambda name: name.encode(errors="surrogatepass")) | st.binary(max_size=9)),
+)
+@settings(max_examples=60)
+@example(spoiler=f'"""\n{RUN}\n"""', file=f"s\n{RUN}", bad=[f'"]\n{RUN}'.encode(), b"\xff'\n\\", b"[]"])
+def test_values_and_lines_that_are_left_out_are_text_and_never_run(
+    spoiler: str, file: str, bad: list[bytes]
+) -> None:
+    good = [{"amount": number, "size": number, "user": "ann", "at": 1_774_746_300} for number in range(1, 12)]
+    samples = sampled(*good, {**good[0], "size": spoiler}, *bad, file=file)
+    files = written(Kind.WINDOWED_SUMS, {"shop-events": samples}, by=("user",), value="amount")
+
+    check(files)
+    assert tomllib.loads(table_text("shop", "windowed_sums", files["shop/streams.py"])).keys() == {"streams"}
+    refused = [one.line.record.value for one in samples.left_out if one.rule is not None][:10]
+    spoilt = json.dumps({**good[0], "size": spoiler}).encode()
+    found = [one.encode() if isinstance(one, str) else one for one in left_out(files["tests/test_shop.py"])]
+    assert found == [*refused, spoilt][:10]
+    kept = files["tests/samples.jsonl"].splitlines()
+    assert [json.loads(line) for line in kept[: len(good)]] == good
+    assert spoilt.decode() not in kept
+
+
+def left_out(tests: str) -> list[str | bytes]:
+    """Return the records in the test of those that are left out of the samples."""
+    name = "test_a_sample_that_was_left_out_is_a_dead_letter"
+    (test,) = (
+        node for node in ast.parse(tests).body if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    (call,) = (node for node in ast.walk(test) if isinstance(node, ast.Call))
+    found: list[str | bytes] = ast.literal_eval(call.args[1])
+    return found
 
 
 @given(roles=st.lists(sayable, min_size=4, max_size=4, unique=True), at=instants, more=others)
@@ -221,7 +257,7 @@ def test_names_of_payloads_are_declared_as_they_are_and_never_run(
     ends = {one: "ann", other: "bob"}
     flat = {name: value for name, value in more.items() if not isinstance(value, dict) and name not in roles}
     first, second = {**flat, **ends, here: {"x": at}}, {**ends, there: [at]}
-    samples = [sampled("web.clicks", first), sampled("web-clicks", second)]
+    samples = {"web.clicks": sampled(first), "web-clicks": sampled(second)}
     files = written(Kind.JOINED_CALLS, samples, by=(path_of(one), path_of(other)))
 
     assert {"tests/web_clicks.jsonl", "tests/2_web_clicks.jsonl"} <= files.keys()

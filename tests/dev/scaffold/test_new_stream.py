@@ -231,50 +231,140 @@ def test_what_cannot_be_guessed_or_written_is_said_and_nothing_is_written(
     assert sorted(path.name for path in Path().iterdir()) == ["dangling", "s", "there"]
 
 
-def test_samples_that_are_no_objects_are_named_by_their_line(make: Make) -> None:
-    ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=[PAYMENTS[0], [1]])
+def test_samples_that_are_no_objects_are_left_out_and_named_by_their_lines(make: Make) -> None:
+    deep: dict[str, object] = {"x": 1}
+    for _ in range(60):
+        deep = {"y": deep}
 
-    assert str(ended.exception) == "s:2 is not a JSON object; leave it out of the samples"
+    samples = [*PAYMENTS, [1], {"x": float("nan")}, deep, None]
+    ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=samples)
+
+    assert ended.exit_code == 0, ended.output
+    assert (
+        "4 of 10 samples are left out: s:7 is not a JSON object; s:8 is not JSON: NaN is not a JSON number; "
+        "s:9 nests objects and arrays more than 50 deep; and 1 more\n"
+    ) in ended.stderr
+    table = Path("lakehouse.toml").read_text(encoding="utf-8")
+    assert '"payment_id", type = "string" },  # guess: in all 6 samples' in table
 
 
-NESTED: dict[str, object] = {"x": 1}
-for _ in range(900):
-    NESTED = {"y": NESTED}
+def test_samples_of_which_none_is_left_end_in_a_line(make: Make) -> None:
+    Path("s").write_bytes(b'{"a": "\xed\xa0\x80"}\n[1]\n')
+    ended = make("shop", "--kind", "windowed-sums", "--sample", "s")
+
+    assert isinstance(ended.exception, SettingsError)
+    assert str(ended.exception) == (
+        "no sample is left: s:1 is not UTF-8: invalid continuation byte at position 7; "
+        "s:2 is not a JSON object"
+    )
+    assert not Path("lakehouse.toml").exists()
 
 
-@pytest.mark.parametrize(
-    ("record", "why"),
-    [
-        (NESTED, "s:2 nests objects and arrays more than 50 deep; leave it out of the samples"),
-        ({"x": [[[]] * 2] * 2} | {"y": json.loads("[" * 51 + "]" * 51)}, "s:2 nests objects and arrays more"),
-        ({"x": float("nan")}, "s:2 is not JSON: NaN is not a JSON number; leave it out of the samples"),
-        (
-            {"x": -float("inf")},
-            "s:2 is not JSON: -Infinity is not a JSON number; leave it out of the samples",
-        ),
-        (
-            {f"{number}\n": number for number in range(4_000)},
-            (
-                r"the samples have 4,008 fields, such as paymentId, card.id, card.type, amount, paidAt, "
-                r"count, note, tags, 0\n, 1\n; expected at most 1,000: leave out fields that the stream "
-                "does not need, or whose names are data"
-            ),
-        ),
-    ],
-)
-def test_samples_that_no_stream_could_have_end_in_a_line(make: Make, record: object, why: str) -> None:
+def test_samples_with_too_many_fields_end_in_a_line(make: Make) -> None:
+    record = {f"{number}\n": number for number in range(4_000)}
+
     ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=[PAYMENTS[1], record])
 
     assert isinstance(ended.exception, SettingsError)
-    assert str(ended.exception).startswith(why)
-    assert not Path("shop").exists()
+    assert str(ended.exception) == (
+        r"the samples have 4,008 fields, such as paymentId, card.id, card.type, amount, paidAt, "
+        r"count, note, tags, 0\n, 1\n; expected at most 1,000: leave out fields that the stream "
+        "does not need, or whose names are data"
+    )
+    assert not Path("lakehouse.toml").exists()
 
 
-def test_bytes_that_json_would_take_and_utf8_does_not_are_named_by_their_line(make: Make) -> None:
-    Path("s").write_bytes(b'{"a": "\xed\xa0\x80"}\n')
-    ended = make("shop", "--kind", "windowed-sums", "--sample", "s")
+MEASURED = [
+    {"station": "EDDF", "temp": 0.5 + number, "wind": 10 * number, "at": START + number}
+    for number in range(10)
+]
+NO_TEMPERATURE, NO_WIND = MEASURED[0] | {"temp": "NaN"}, MEASURED[1] | {"wind": "VRB", "temp": 3}
 
-    assert str(ended.exception).startswith("s:1 is not JSON: 'utf-8' codec can't decode byte 0xed")
+
+def test_a_text_among_numbers_is_named_in_the_package_and_its_sample_is_a_dead_letter(make: Make) -> None:
+    samples = [*MEASURED, NO_TEMPERATURE, NO_WIND, "text"]
+    options = ("--kind", "windowed-statistics", "--sample", "s", "--by", "station", "--value", "temp")
+
+    ended = make("weather", "--python", *options, s=samples)
+
+    assert ended.exit_code == 0, ended.output
+    code = Path("weather/weather/streams.py").read_text(encoding="utf-8")
+    assert '# guess: a number in 11 of 12 samples; not in s:11 ("NaN")\n        value="temp",' in code
+    assert (
+        'Field("wind", "wind", FieldType.LONG),  # guess: a number in 11 of 12 samples; not in s:12 ("VRB")'
+    ) in code
+    tests = Path("weather/tests/test_weather.py").read_text(encoding="utf-8")
+    assert (
+        r"""
+def test_a_sample_that_was_left_out_is_a_dead_letter(case):
+    case(
+        WEATHER,
+        [
+            "\"text\"",
+            "{\"station\": \"EDDF\", \"temp\": \"NaN\", \"wind\": 0, \"at\": 1774746300}",
+            "{\"station\": \"EDDF\", \"temp\": 3, \"wind\": \"VRB\", \"at\": 1774746301}",
+        ],
+        dead=[
+            {"record": 0, "rule": "not_an_object"},
+            {"record": 1, "column": "temp"},
+            {"record": 2, "column": "wind"},
+        ],
+    )
+
+
+def test_an_invalid_record_is_a_dead_letter(case):
+"""
+    ) in tests
+    lines = Path("weather/tests/samples.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == MEASURED
+
+
+def test_a_text_among_numbers_is_named_in_a_table_and_fits_in_a_key(make: Make) -> None:
+    samples = [*MEASURED, NO_TEMPERATURE, NO_WIND]
+    options = ("--kind", "windowed-sums", "--sample", "s", "--by", "wind")
+
+    ended = make("weather", *options, s=samples)
+
+    assert ended.exit_code == 0, ended.output
+    table = Path("lakehouse.toml").read_text(encoding="utf-8")
+    assert (
+        'by = { name = "wind", column = "wind", type = "string", accepts_numbers = true }\n'
+        '# guess: a number in 11 of 12 samples; not in s:11 ("NaN"); others: wind\n'
+        'value = "temp"\n'
+    ) in table
+    assert "VRB" not in table
+    assert declared(table)["weather"].name == "weather"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["windowed-sums", "windowed-statistics", "running-totals"])
+def test_the_tests_of_a_package_from_samples_with_faults_hold(
+    make: Make, case: Case, assert_same_gold: SameGold, kind: str
+) -> None:
+    good = [*MEASURED, *MEASURED, NO_TEMPERATURE, NO_WIND, NO_WIND | {"at": "soon"}]
+    values = [*(json.dumps(one).encode() for one in good), b"1", b'{"temp": NaN}', b'"\xff"', b"{"]
+    Path("s").write_bytes(b"\n".join(values))
+
+    ended = make("weather", "--python", "--kind", kind, "--sample", "s", "--by", "station", "--value", "temp")
+
+    assert ended.exit_code == 0, ended.output
+    found = run_its_tests("weather", case, assert_same_gold)
+    assert "test_a_sample_that_was_left_out_is_a_dead_letter" in found
+    assert len(found) == 6
+
+
+@pytest.mark.soak
+def test_the_tests_of_calls_from_samples_with_faults_hold(
+    make: Make, case: Case, assert_same_gold: SameGold
+) -> None:
+    clicks = [CLICKS[0] | {"ms": number} for number in range(10)]
+    spoilt = [CLICKS[0] | {"ms": "slow"}, *clicks, [1]]
+    samples = ("--sample", "web.clicks=c", "--sample", "web.views=v")
+
+    ended = make("visits", "--python", "--kind", "joined-calls", *samples, c=spoilt, v=[*VIEWS, None])
+
+    assert ended.exit_code == 0, ended.output
+    assert len(run_its_tests("visits", case, assert_same_gold)) == 5
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
-from lakehouse.dev.scaffold.samples import Time, fields_of, time_of
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import Line, Record
+from lakehouse.dev.scaffold.reading import Sample, samples_of
+from lakehouse.dev.scaffold.samples import Seen, Time, fields_of, time_of
 from lakehouse.streams.contract import FieldType
+
+
+def seen(*records: dict[str, Any], deep: bool = True) -> list[Seen]:
+    lines = (Line(Record(b""), "s.jsonl", number) for number in range(1, len(records) + 1))
+    return fields_of([Sample(line, record) for line, record in zip(lines, records, strict=True)], deep=deep)
 
 
 def types(*values: Any) -> list[tuple[str, str, bool]]:
     records = [{"a": value} if value is not ... else {} for value in values]
-    return [(field.path, field.type.name, field.is_required) for field in fields_of(records)]
+    return [(field.path, field.type.name, field.is_required) for field in seen(*records)]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,13 @@ def types(*values: Any) -> list[tuple[str, str, bool]]:
         (({"b": 1}, {"b": 2, "c.d": "x"}), [("a.b", "LONG", True), (r"a.c\.d", "STRING", False)]),
         (({"b": 1}, 5), [("a", "JSON", True)]),
         ((None, None), []),
+        ((*range(9), "x"), [("a", "LONG", True)]),
+        ((*range(9), "x", ...), [("a", "LONG", False)]),
+        ((*range(9), ""), [("a", "LONG", True)]),
+        ((Decimal("0.5"), *range(8), "NaN"), [("a", "DECIMAL", True)]),
+        ((*range(8), "x"), [("a", "STRING", True)]),
+        ((*range(17), "x", "y"), [("a", "STRING", True)]),
+        ((*range(9), True, "x"), [("a", "JSON", True)]),
     ],
 )
 def test_a_field_has_the_narrowest_type_that_takes_all_its_values(
@@ -60,7 +75,7 @@ def test_a_field_has_the_narrowest_type_that_takes_all_its_values(
     ],
 )
 def test_a_time_is_known_by_its_size_or_its_form(value: Any, time: Time | None) -> None:
-    (field,) = fields_of([{"at": value}])
+    (field,) = seen({"at": value})
 
     assert time_of(field) == time
     if time is not None:
@@ -68,6 +83,77 @@ def test_a_time_is_known_by_its_size_or_its_form(value: Any, time: Time | None) 
 
 
 def test_objects_are_not_looked_into_where_they_are_payloads() -> None:
-    (field,) = fields_of([{"payload": {"x": 1}}], deep=False)
+    (field,) = seen({"payload": {"x": 1}}, deep=False)
 
     assert (field.path, field.type) == ("payload", FieldType.JSON)
+
+
+def test_the_first_spoilers_of_a_number_are_named_with_their_lines() -> None:
+    long = "not available today"
+    (field,) = seen(*({"a": 1} for _ in range(40)), *({"a": text} for text in ("NaN", "", long, "x")))
+
+    assert field.said == (
+        'a number in 40 of 44 samples; not in s.jsonl:41 ("NaN"), s.jsonl:42 (""), '
+        's.jsonl:43 ("not available today…) and 1 more'
+    )
+    assert (field.as_text.type, field.as_text.accepts_numbers) == (FieldType.STRING, True)
+    assert not field.as_text.is_required
+
+
+def test_a_time_may_have_spoilers() -> None:
+    (field,) = seen(*({"at": 1_774_746_300 + number} for number in range(9)), {"at": "soon"})
+
+    assert time_of(field) == Time("s", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "why", "rule"),
+    [
+        (b"no", "is not JSON: Expecting value: line 1 column 1 (char 0)", "not_json"),
+        (b'{"x": NaN}', "is not JSON: NaN is not a JSON number", "not_json"),
+        (b'{"x": -Infinity}', "is not JSON: -Infinity is not a JSON number", "not_json"),
+        (b"{} {}", "is not JSON: Extra data: line 1 column 4 (char 3)", "not_json"),
+        (b"[1]", "is not a JSON object", "not_an_object"),
+        (b"null", "is not a JSON object", "not_an_object"),
+        (
+            b'"\xff"',
+            "is not UTF-8: invalid start byte at position 1",
+            "not_utf8",
+        ),
+        (b'{"x":' * 50 + b"{}" + b"}" * 50, "nests objects and arrays more than 50 deep", None),
+        (b"[" * 100_000, "nests objects and arrays more than 50 deep", None),
+        (b'{"x": ' + b"1" * 5_000 + b"}", "has a number with too many digits or too large an exponent", None),
+        (b'{"x": 1e9999999999999999999}', "has a number with too many digits or too large an exponent", None),
+    ],
+)
+def test_a_line_that_is_no_sample_is_left_out_with_its_rule(value: bytes, why: str, rule: str | None) -> None:
+    read = samples_of([Line(Record(line), "s.jsonl", number) for number, line in ((1, b"{}"), (2, value))])
+
+    (left_out,) = read.left_out
+    assert (left_out.why, left_out.rule) == (why, rule)
+    assert [sample.line.place for sample in read.kept] == ["s.jsonl:1"]
+    assert read.warning == f"1 of 2 samples is left out: s.jsonl:2 {why}"
+
+
+def test_a_warning_names_the_first_three_lines() -> None:
+    values = (b"{}", None, b"1", b"2", b"3", b"4")
+    read = samples_of([Line(Record(value), "s", number) for number, value in enumerate(values, 1)])
+
+    assert read.warning == (
+        "4 of 5 samples are left out: s:3 is not a JSON object; s:4 is not a JSON object; "
+        "s:5 is not a JSON object; and 1 more"
+    )
+    assert samples_of([Line(Record(b"{}"), "s", 1)]).warning is None
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ((None,), "the samples have no record with a value"),
+        ((b"1", b"2"), "no sample is left: s:1 is not a JSON object; s:2 is not a JSON object"),
+    ],
+)
+def test_samples_of_which_none_is_left_are_refused(values: tuple[bytes | None, ...], why: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        samples_of([Line(Record(value), "s", number) for number, value in enumerate(values, 1)])
+    assert str(refused.value) == why

@@ -1,0 +1,116 @@
+"""Read sample records: keep the JSON objects, and say which lines are left out, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import Line
+
+_MOST_LEVELS = 50
+_TOO_DEEP = f"nests objects and arrays more than {_MOST_LEVELS} deep"
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample record: its line, and its JSON object."""
+
+    line: Line
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A line that is left out of the samples, and why.
+
+    `rule` is the dead-letter rule by which every stream refuses it, or None if a stream may accept it.
+    """
+
+    line: Line
+    why: str
+    rule: str | None
+
+    def __str__(self) -> str:
+        return f"{self.line.place} {self.why}"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A topic's samples that are kept, and the lines that are left out. Tombstones are neither."""
+
+    kept: Sequence[Sample]
+    left_out: Sequence[LeftOut] = ()
+
+    @property
+    def warning(self) -> str | None:
+        """How many lines are left out, with the first of them, or None if all are kept."""
+        number, every = len(self.left_out), len(self.kept) + len(self.left_out)
+        if not number:
+            return None
+        are = "is" if number == 1 else "are"
+        return f"{number:,} of {every:,} samples {are} left out: {_named(self.left_out)}"
+
+
+def samples_of(lines: Sequence[Line]) -> Samples:
+    """Return the samples in a topic's lines. Raises SettingsError if no sample is left."""
+    read = [_sample_of(line, line.record.value) for line in lines if line.record.value is not None]
+    if not read:
+        raise SettingsError("the samples have no record with a value")
+    kept = [one for one in read if isinstance(one, Sample)]
+    left_out = [one for one in read if isinstance(one, LeftOut)]
+    if not kept:
+        raise SettingsError(f"no sample is left: {_named(left_out)}")
+    return Samples(kept, left_out)
+
+
+class _ConstantError(ValueError):
+    """NaN or an infinity, which Python accepts, but which is not JSON."""
+
+
+def _sample_of(line: Line, value: bytes) -> Sample | LeftOut:
+    rule = None
+    try:
+        found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        why, rule = f"is not UTF-8: {error.reason} at position {error.start}", "not_utf8"
+    except (json.JSONDecodeError, _ConstantError) as error:
+        why, rule = f"is not JSON: {error}", "not_json"
+    except RecursionError:
+        why = _TOO_DEEP
+    except (ValueError, ArithmeticError):  # JSON, but beyond Python's limits
+        why = "has a number with too many digits or too large an exponent"
+    else:
+        if isinstance(found, dict | list) and _is_deep(found):
+            why = _TOO_DEEP
+        elif isinstance(found, dict):
+            return Sample(line, found)
+        else:
+            why, rule = "is not a JSON object", "not_an_object"
+    return LeftOut(line, why, rule)
+
+
+def _named(left_out: Sequence[LeftOut]) -> str:
+    more = len(left_out) - _MOST_NAMED
+    first = "; ".join(map(str, left_out[:_MOST_NAMED]))
+    return f"{first}; and {more:,} more" if more > 0 else first
+
+
+def _refuse(word: str) -> None:
+    raise _ConstantError(f"{word} is not a JSON number")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            one
+            for outer in level
+            for one in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(one, dict | list)
+        ]
+    return bool(level)

@@ -1,0 +1,67 @@
+"""The records that a new stream refuses, for its first dead-letter test.
+
+These are the lines that are left out of the samples, and the samples that have a text where most have a
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from lakehouse.dev.scaffold.reading import Samples
+from lakehouse.dev.scaffold.samples import Names, Seen, value_at
+from lakehouse.dev.scaffold.texts import Record, Refused
+
+EVENT_TIME = "event_time"
+"""The column of the event time in dead letters."""
+_MOST_RECORDS, _MOST_LENGTH = 10, 1_000
+
+Spoilt = Mapping[int, Collection[str]]
+"""The columns whose values a sample spoils, by the sample's index."""
+
+
+def spoilt_by(fields: Iterable[tuple[Seen, str]]) -> dict[int, list[str]]:
+    """Return the samples that spoil fields declared as numbers, each field given with its column."""
+    found: dict[int, list[str]] = {}
+    for field, column in fields:
+        for spoiler in field.spoilers:
+            found.setdefault(spoiler.at, []).append(column)
+    return found
+
+
+def mended(record: Record, fields: Iterable[Seen]) -> Record:
+    """Return a record with a number instead of each text that spoils one of the fields."""
+    for field in fields:
+        if field.spoilers and isinstance(value_at(record, field.names), str):
+            record = with_value(record, field.names, field.fitting[0])
+    return record
+
+
+def with_value(record: Record, names: Names, value: Any) -> dict[str, Any]:
+    """Return a record with another value at a path."""
+    first, *rest = names
+    return {**record, first: with_value(record[first], tuple(rest), value) if rest else value}
+
+
+def refused_of(samples: Samples, spoilt: Spoilt) -> list[Refused]:
+    """Return the first few records that are certainly refused, without long ones."""
+    found = [
+        Refused(_readable(one.line.record.value or b""), [{"rule": one.rule}])
+        for one in samples.left_out
+        if one.rule is not None
+    ]
+    found += [
+        Refused(_readable(samples.kept[at].line.record.value or b""), [{"column": name} for name in columns])
+        for at, columns in sorted(spoilt.items())
+        if EVENT_TIME not in columns  # text may also be an event time
+    ]
+    return [one for one in found if len(one.value) <= _MOST_LENGTH][:_MOST_RECORDS]
+
+
+def _readable(value: bytes) -> str | bytes:
+    """Return a value as text, or as bytes if it is not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
