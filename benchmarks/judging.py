@@ -28,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.bench import console
 from benchmarks.measuring import Usage, application, used_by
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.engine.formats.contracts import schema_of_contract
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.formats.encoding import encoder
@@ -35,7 +36,6 @@ from lakehouse.engine.formats.schemas import DIRECTORY
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
 from lakehouse.settings import load_settings
-from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.spark.session import start_session
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 import typer
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from rich.console import Group
 
 from lakehouse.cli.options import (
@@ -23,18 +22,15 @@ from lakehouse.cli.options import (
 from lakehouse.common.errors import LakehouseError
 from lakehouse.common.printable import indented
 from lakehouse.common.terminal import Console, echo, guard_standard_error
-from lakehouse.engine.layers.step import LAYERS, LayerName
-from lakehouse.engine.runtime.runner import RunOptions
-from lakehouse.operations.running import run_layers
-from lakehouse.storage.spark.query_errors import error_line, what_of
-from lakehouse.streams.registry import choose, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.engine.layers.step import LayerName
 
 INTERRUPTED = 130
 
 
 def job(layer: LayerName | None = None) -> None:
     """Run the spark-submit job for one layer or for all layers: parse the arguments, run, and exit."""
-    layers = LAYERS if layer is None else [layer]
 
     def main(
         stream: StreamOption = None,
@@ -46,6 +42,12 @@ def job(layer: LayerName | None = None) -> None:
         standby: StandbyOption = False,
         verbose: VerboseOption = False,
     ) -> None:
+        from lakehouse.engine.layers.step import LAYERS
+        from lakehouse.engine.runtime.runner import RunOptions
+        from lakehouse.operations.running import run_layers
+        from lakehouse.streams.registry import choose, read_settings
+
+        layers = LAYERS if layer is None else [layer]
         settings = read_settings()
         streams = choose(stream or [], settings)
         options = RunOptions(
@@ -74,17 +76,25 @@ def exit_with(app: typer.Typer) -> None:
     except LakehouseError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
-    except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
-        _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
-        sys.exit(1)
-    except OSError as error:  # the same problems, reported by Python
-        _print_error(what_of(error))
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except Exception:  # noqa: BLE001 - a defect; Python would print its message unescaped
-        echo(*indented(traceback.format_exc()), err=True)
+    except Exception as error:  # noqa: BLE001 - even a defect; Python would print its message unescaped
+        _print_failure(error)
         sys.exit(1)
+
+
+def _print_failure(error: Exception) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from lakehouse.storage.spark.query_errors import error_line, what_of
+
+    if isinstance(error, (PySparkException, Py4JError)):  # a full disk, an unreachable file system
+        _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
+    elif isinstance(error, OSError):  # the same problems, reported by Python
+        _print_error(what_of(error))
+    else:
+        echo(*indented(traceback.format_exc()), err=True)
 
 
 def _print_error(text: str) -> None:

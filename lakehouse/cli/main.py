@@ -36,7 +36,6 @@ from lakehouse.cli.commands import (
 from lakehouse.cli.jobs import exit_with
 from lakehouse.common.extras import code_version
 from lakehouse.common.terminal import echo
-from lakehouse.storage.spark import java
 
 COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
     "Try it": {
@@ -140,6 +139,8 @@ for _panel, _named in COMMANDS.items():
 
 def _say_version(*, wanted: bool) -> None:
     if wanted:
+        from lakehouse.storage.spark import java
+
         parts = {"Spark": "pyspark", "Delta": "delta-spark"}
         versions = [f"{part} {metadata.version(package)}" for part, package in parts.items()]
         versions.append(f"Java {java.version() or 'missing'}")

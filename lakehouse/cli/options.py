@@ -8,16 +8,18 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.signatures import keyword, sign
-from lakehouse.engine.layers.step import Allow
-from lakehouse.engine.ops_tables.data_losses import LostRange
-from lakehouse.settings import Settings
-from lakehouse.streams.definition import Stream
+from lakehouse.engine.layers import Allow
+
+if TYPE_CHECKING:
+    from lakehouse.engine.ops_tables.data_losses import LostRange
+    from lakehouse.settings import Settings
+    from lakehouse.streams.definition import Stream
 
 
 class Format(StrEnum):
@@ -122,6 +124,8 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 
 def _skipped(place: str, topics: Collection[str]) -> LostRange:
+    from lakehouse.engine.ops_tables.data_losses import LostRange
+
     found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})(?:-(\d{1,18}))?", place, re.ASCII)
     if found is None or found[1] not in topics:
         raise SettingsError(

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from lakehouse.common.errors import SettingsError
 
@@ -52,6 +52,11 @@ _LONG = range(-(2**63), 2**63)
 _INT = range(2**31)
 
 Headers = tuple[tuple[str, bytes | None], ...]
+RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
+"""The format of a record's value.
+
+In every format except json, the value begins with five bytes: a zero byte and the schema's id.
+"""
 
 
 @dataclass(frozen=True)

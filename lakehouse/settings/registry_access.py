@@ -1,18 +1,12 @@
-"""A schema registry's address and credentials, and the record formats."""
+"""A schema registry's address and credentials."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import SecretStr
 
 _NOTHING = SecretStr("")
-RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
-"""The format of a record's value.
-
-In every format except json, the value begins with five bytes: a zero byte and the schema's id.
-"""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
+from lakehouse.common.record_lines import RecordFormat
+from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.streams.contract import Contract as Contract
 from lakehouse.streams.contract import Field as Field
 from lakehouse.streams.contract import FieldType as FieldType

@@ -14,11 +14,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.dev.samples import Sample
 from lakehouse.dev.samples.loads import sources_by_topic
 from lakehouse.engine.formats.encoding import registered_encoder
 from lakehouse.settings import Settings
-from lakehouse.settings.registry_access import RecordFormat
 from tests.oracles.judging import CONTRACTS, Field, Judged, Kind
 from tests.oracles.records import Lateness, Record, outcomes
 from tests.oracles.records import Settings as OfSource

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -11,6 +16,30 @@ from typer.testing import CliRunner
 
 from lakehouse.cli.main import COMMANDS, app
 from lakehouse.common.errors import SettingsError
+from lakehouse.common.extras import BRINGS
+
+HEAVY = {
+    *(module for modules in BRINGS.values() for module in modules),
+    *("confluent_kafka", "deltalake", "duckdb", "kafka", "numpy", "pandas", "prometheus_client", "psutil"),
+    *("py4j", "pyarrow", "pydantic_settings", "pyspark", "redis"),
+}
+"""Packages that take long to import, and that help and refused arguments do not need."""
+
+ENDED = """
+import contextlib, io, json, sys
+from lakehouse.cli.main import main
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["lakehouse", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    print(code)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+"""Run several command lines, and print their exit codes and then the packages that are imported."""
 
 
 def test_it_prints_its_version() -> None:
@@ -78,3 +107,28 @@ def test_the_help_says_exit_codes_environment_and_how_to_complete() -> None:
     said = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
     for text in ("130 interrupted", "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS", "lakehouse --install-completion"):
         assert text in said
+
+
+def command_lines(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of a command and of all commands below it."""
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from command_lines(inner, *words, name)
+
+
+def test_help_and_refused_arguments_import_nothing_that_only_a_commands_work_needs() -> None:
+    words = [*command_lines(get_command(app))]
+    helped = [[*one, "--help"] for one in words]
+    refused = [[*one, "--no-such-option"] for one in words]
+    refused += [["none"], ["run"], ["run", "gold", "--allow", "none"], ["events", "--kind", "none"]]
+
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, json.dumps([*helped, *refused])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    *codes, imported = done.stdout.splitlines()
+    assert codes == ["0"] * len(helped) + ["2"] * len(refused)
+    assert HEAVY & {*json.loads(imported)} == set()

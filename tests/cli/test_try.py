@@ -24,6 +24,7 @@ from lakehouse.common.errors import ServiceError, SettingsError
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.common.terminal import Console
 from lakehouse.engine.records.dead_letters import RULES
+from lakehouse.testing import session
 from tests.support.processes import QUICK_JVM, ROOT
 
 NOW = "2026-03-29T01:07:00Z"
@@ -43,7 +44,7 @@ BROKEN = 3
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Try:
     """Return a function that runs the command in the test's own directory."""
-    monkeypatch.setattr(try_stream, "small_session", lambda _home: nullcontext(spark))
+    monkeypatch.setattr(session, "small_session", lambda _home: nullcontext(spark))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -287,7 +288,7 @@ def test_that_spark_does_not_start_is_no_dead_letter(run: Try, monkeypatch: pyte
     def refuse(_home: Path) -> None:
         raise ServiceError("the runtime jars are missing")
 
-    monkeypatch.setattr(try_stream, "small_session", refuse)
+    monkeypatch.setattr(session, "small_session", refuse)
     Path("f").write_text(lines({"product": "pen", "value": 1}))
 
     ended = run("sales", "f")

@@ -39,18 +39,18 @@ from pyspark.sql import SparkSession
 
 from lakehouse.cli.options import skipped
 from lakehouse.common.errors import LakehouseError
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.dev.services.services import local_services
 from lakehouse.engine.formats.contracts import schema_of_contract
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.formats.encoding import Encode, encoder
-from lakehouse.engine.layers import bronze
-from lakehouse.engine.layers.step import Allow, LayerName
+from lakehouse.engine.layers import Allow, bronze
+from lakehouse.engine.layers.step import LayerName
 from lakehouse.engine.records.validation import judge
 from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings
-from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.session import build_session

@@ -34,6 +34,7 @@ from lakehouse.operations.quality.checking import check, make_context, suite_of
 from lakehouse.operations.quality.report import TableReport
 from lakehouse.operations.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.settings import Settings
+from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
 from tests.expectations.lakes import TABLES
@@ -183,7 +184,7 @@ def invoke(spark: SparkSession, lake: Settings, tmp_path: Path, monkeypatch: pyt
     """Run `lakehouse expect` on the copy of the lake with the worker's Spark and with its own pages."""
     for name, value in environment_of(lake, tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(expect, "open_lake", lambda *_, **__: nullcontext(Lake(spark, lake.lake)))
+    monkeypatch.setattr(tables, "open_lake", lambda *_, **__: nullcontext(Lake(spark, lake.lake)))
     return lambda *arguments: CliRunner().invoke(expect.app, [*arguments])
 
 

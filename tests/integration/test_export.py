@@ -27,8 +27,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.common.errors import LakehouseError, PositionError, ServiceError, TableError
 from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import Allow
 from lakehouse.engine.layers import export as export_layer
-from lakehouse.engine.layers.step import Allow, Permitted
+from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.operations.audit import Check

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import RegistryError
 from lakehouse.common.memory import forget
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.dev.samples.loads import Load
 from lakehouse.engine.formats import schemas
 from lakehouse.engine.formats.decode import decoded
@@ -33,7 +34,7 @@ from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
+from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.storage.kafka.schema_registry import Missing, Registered, register
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake

@@ -19,12 +19,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.cli import main as cli
-from lakehouse.cli.commands import audit, copy, dead_letters, expect, maintain, rebuild, run, sql, try_stream
 from lakehouse.operations import running
 from lakehouse.settings import Settings
+from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
-
-_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, maintain, rebuild, run, sql)
+from lakehouse.testing import session
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,9 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
         patch.setattr(sys, "argv", ["lakehouse", *arguments])
         patch.setattr(sys, "excepthook", sys.excepthook)  # typer puts its own there
         patch.setattr(threading, "excepthook", threading.excepthook)  # and lakehouse.common.terminal there
-        for module in _STARTERS:
-            patch.setattr(module, "open_lake", open_lake)
-        patch.setattr(try_stream, "small_session", lambda _: nullcontext(spark))
+        patch.setattr(running, "open_lake", open_lake)
+        patch.setattr(tables, "open_lake", open_lake)
+        patch.setattr(session, "small_session", lambda _: nullcontext(spark))
         try:
             cli.main()
         except SystemExit as ended:

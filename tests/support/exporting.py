@@ -19,9 +19,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.engine.layers import Allow, gold
 from lakehouse.engine.layers import export as export_layer
-from lakehouse.engine.layers import gold
-from lakehouse.engine.layers.step import Allow, Permitted, Step
+from lakehouse.engine.layers.step import Permitted, Step
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit import Check

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from prometheus_client import CollectorRegistry
 
 from lakehouse.cli.options import Format, FormatOption
 from lakehouse.common.terminal import Console, echo, echo_json, warn
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.engine.runtime.signals import stopping_here
-from lakehouse.operations.alerts.evaluating import AlertStatus, Notification
-from lakehouse.operations.alerts.posting import posting
-from lakehouse.operations.alerts.prometheus import RuleValues, rules_file
-from lakehouse.operations.alerts.rules import Rules, load_rules
-from lakehouse.operations.alerts.watching import Watcher, readiness, watch
-from lakehouse.operations.alerts.webhook import Webhook
-from lakehouse.operations.alerts.wording import as_message
-from lakehouse.operations.telemetry import ObservationCollector
-from lakehouse.operations.telemetry.server import serving
-from lakehouse.settings import Settings
-from lakehouse.streams.registry import load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.alerts.evaluating import Notification
+    from lakehouse.operations.alerts.rules import Rules
+    from lakehouse.operations.alerts.watching import Watcher
+    from lakehouse.operations.alerts.webhook import Webhook
+    from lakehouse.settings import Settings
 
 app = typer.Typer(add_completion=False)
 
@@ -53,6 +45,11 @@ def alert(
     `--format json` prints each notification as a line of JSON. /metrics contains the values of metric rules.
     It also contains each stream's lag, even when no job is running.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.alerts.prometheus import rules_file
+    from lakehouse.operations.alerts.rules import load_rules
+    from lakehouse.streams.registry import load, read_settings
+
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
     if prometheus:
@@ -65,6 +62,15 @@ def alert(
 def _watch(
     settings: Settings, rules: Rules, interval: float, port: int, *, once: bool, as_json: bool
 ) -> None:
+    from lakehouse.engine.runtime.runner import utc_now
+    from lakehouse.engine.runtime.signals import stopping_here
+    from lakehouse.operations.alerts.evaluating import AlertStatus
+    from lakehouse.operations.alerts.posting import posting
+    from lakehouse.operations.alerts.watching import Watcher, watch
+    from lakehouse.operations.alerts.webhook import Webhook
+    from lakehouse.operations.alerts.wording import as_message
+    from lakehouse.streams.registry import load
+
     console = Console()
 
     def show(one: Notification) -> None:
@@ -106,6 +112,13 @@ def _watch(
 def _served(
     watched: Watcher, webhooks: Sequence[Webhook], rules: Rules, host: str, port: int
 ) -> AbstractContextManager[int]:
+    from prometheus_client import CollectorRegistry
+
+    from lakehouse.operations.alerts.prometheus import RuleValues
+    from lakehouse.operations.alerts.watching import readiness
+    from lakehouse.operations.telemetry import ObservationCollector
+    from lakehouse.operations.telemetry.server import serving
+
     registry = CollectorRegistry()
     registry.register(ObservationCollector(watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 from rich.table import Column, Table
 
@@ -9,13 +11,9 @@ from lakehouse.cli.options import Format, FormatOption, StreamOption
 from lakehouse.common.errors import TableError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.operations.audit import Check, Report, audit
-from lakehouse.operations.audit.report import summary_of
-from lakehouse.operations.copies.marker import refuse_unfinished
-from lakehouse.storage.tables import open_lake
-from lakehouse.streams.registry import choose, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.audit import Check, Report
 
 app = typer.Typer(add_completion=False)
 
@@ -30,6 +28,13 @@ def audit_command(
     The audit can run alongside the streams. It changes no data; it only records an event. The exit code is 1
     if anything differs or could not be compared.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.engine.runtime.runner import utc_now
+    from lakehouse.operations.audit import audit
+    from lakehouse.operations.copies.marker import refuse_unfinished
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
     progress = Console(stderr=True)
@@ -58,6 +63,8 @@ def audit_command(
 
 def note_audit(report: Report, stream: str) -> None:
     """If the audit checked this stream, record an event with its findings about the stream."""
+    from lakehouse.operations.audit.report import summary_of
+
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return
@@ -73,6 +80,8 @@ def note_audit(report: Report, stream: str) -> None:
 
 
 def _print(report: Report, console: Console) -> None:
+    from lakehouse.operations.audit.report import summary_of
+
     columns = ("stream", "check", Column("of", overflow="fold"), "rows", "differ")
     table = Table(*columns, title=f"audit of {report.at:%F %T} UTC")
     for check in report.checks:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lakehouse.common.errors import LakehouseError, SettingsError, first_line
 from lakehouse.common.extras import needed
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.common.terminal import echo
-from lakehouse.engine.formats.contracts import data_contract, schema_of_contract, subject_of
-from lakehouse.settings import Settings
-from lakehouse.settings.registry_access import RecordFormat
-from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of, register
-from lakehouse.streams.definition import Source
-from lakehouse.streams.registry import choose_one, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+    from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind
+    from lakehouse.streams.definition import Source
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,6 +62,9 @@ def export(
 
     ODCS is printed as JSON, which is also valid YAML.
     """
+    from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     source = _source(settings, stream, topic)
     if format_ == "odcs":
@@ -88,6 +91,8 @@ def check(
     BACKWARD) for the topic. The exit code is 1 if a difference breaks the contract, and 2 if the check was
     not possible. A warning means that some records may be refused. Warnings do not change the exit code.
     """
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
     name = settings.topic(source.topic)
@@ -118,6 +123,10 @@ def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = 
 
     A rerun changes nothing. The exit code is 1 if the registry refuses the contract as incompatible.
     """
+    from lakehouse.engine.formats.contracts import schema_of_contract, subject_of
+    from lakehouse.storage.kafka.schema_registry import register
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
     subject = subject_of(settings.topic(source.topic))
@@ -132,6 +141,8 @@ def _source(
 
     Raises SettingsError unless exactly one source matches.
     """
+    from lakehouse.streams.registry import choose_one
+
     sources = choose_one(stream, settings).sources
     found = [source for source in sources if topic in {None, source.topic}]
     if len(found) != 1:
@@ -144,6 +155,9 @@ def _source(
 
 def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple[Registered, str]:
     """Return the schema to compare with the contract, and its description for messages."""
+    from lakehouse.engine.formats.contracts import subject_of
+    from lakehouse.storage.kafka.schema_registry import Registered, newest_of
+
     if against != _REGISTRY:
         return Registered(kind, Path(against).read_text(encoding="utf-8")), against
     subject = subject_of(topic)
@@ -154,5 +168,8 @@ def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple
 
 
 def _is_registrable(source: Source, topic: str) -> bool:
+    from lakehouse.engine.formats.contracts import schema_of_contract, subject_of
+    from lakehouse.storage.kafka.schema_registry import is_compatible
+
     contract = schema_of_contract(source, source.format)
     return is_compatible(source.registry, subject_of(topic), contract)

@@ -11,10 +11,6 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.paths import is_on_s3, lake_address
 from lakehouse.common.terminal import Console
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.operations.copies.copying import Copying
-from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.registry import load, reach, read_settings
 
 app = typer.Typer(add_completion=False)
 
@@ -29,6 +25,11 @@ def copy(
     other. If the command is killed, run it again. To audit a copy, run `LAKEHOUSE_LAKE=URL lakehouse audit`.
     To continue from it, run `lakehouse run all --adopt`.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.copies.copying import Copying
+    from lakehouse.storage.tables import Lake, open_lake
+    from lakehouse.streams.registry import load, reach, read_settings
+
     settings, console = read_settings(), Console()
     try:
         target = lake_address(to)

@@ -7,35 +7,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pyspark.sql import functions as F
 
 from lakehouse.cli.options import Format, FormatOption, StreamOption, grouped
-from lakehouse.cli.reports import dead_letters as report
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.records.dead_letters import (
-    DEAD_LETTERS,
-    Selection,
-    count_letters,
-    find_letter,
-    newest_letters,
-    refuse_unnamed,
-)
-from lakehouse.operations.copies.marker import refuse_copy
-from lakehouse.operations.repair.replay import discard as discard_letters
-from lakehouse.operations.repair.replay import replay as replay_letters
-from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
-from lakehouse.settings import Settings
-from lakehouse.storage.spark.offset_ranges import OffsetRange
-from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.definition import Stream
-from lakehouse.streams.registry import choose, load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.engine.records.dead_letters import Selection
+    from lakehouse.settings import Settings
+    from lakehouse.storage.spark.offset_ranges import OffsetRange
+    from lakehouse.storage.tables import Lake
+    from lakehouse.streams.definition import Stream
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
 Since = Annotated[
@@ -90,6 +77,8 @@ class _Filters:
 
         Raises SettingsError for an invalid time.
         """
+        from lakehouse.engine.records.dead_letters import Selection
+
         now = datetime.now(UTC)
         return Selection(
             streams=tuple(one.name for one in streams) if self.stream else (),
@@ -104,6 +93,9 @@ class _Filters:
 
     def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
         """Raise QueryError if neither a stream nor a letter has the given topic or rule."""
+        from lakehouse.engine.records.dead_letters import DEAD_LETTERS, Selection, refuse_unnamed
+        from lakehouse.streams.registry import load
+
         if self.topic is None and self.rule is None:
             return
         sources = [source for stream in load(settings) for source in stream.sources]
@@ -140,6 +132,13 @@ def list_(
     Long raw values are truncated, and unprintable characters are escaped. Values that are not UTF-8 are shown
     in hex.
     """
+    from pyspark.sql import functions as F
+
+    from lakehouse.cli.reports import dead_letters as report
+    from lakehouse.engine.records.dead_letters import DEAD_LETTERS, count_letters, newest_letters
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     selection = filters.selection(choose(filters.stream or [], settings))
     with open_lake(settings, "lakehouse dead-letters list") as lake:
@@ -160,6 +159,11 @@ def show(
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show everything about one letter: its raw record, and every reason with its message."""
+    from lakehouse.cli.reports import dead_letters as report
+    from lakehouse.engine.records.dead_letters import DEAD_LETTERS, find_letter
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     with open_lake(settings, "lakehouse dead-letters show") as lake:
         found = find_letter(lake.read_or_empty(DEAD_LETTERS), letter)
@@ -191,6 +195,13 @@ def replay(
     once. The command is refused while silver is being rebuilt, or while another command decides about the
     same letters.
     """
+    from lakehouse.cli.reports import dead_letters as report
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.copies.marker import refuse_copy
+    from lakehouse.operations.repair.replay import replay as replay_letters
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -226,6 +237,13 @@ def discard(
     all_: All = False,
 ) -> None:
     """Close open letters as discarded. They remain in the table, but are no longer replayed."""
+    from lakehouse.cli.reports import dead_letters as report
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.copies.marker import refuse_copy
+    from lakehouse.operations.repair.replay import discard as discard_letters
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -264,6 +282,14 @@ def resolve(
     if (by is None) == (not same):
         raise SettingsError("specify the replacement with either --by TOPIC/PARTITION/OFFSET or --same")
     record = None if by is None else _record(by)
+
+    from lakehouse.cli.reports import dead_letters as report
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.copies.marker import refuse_copy
+    from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -283,12 +309,17 @@ def _record(place: str) -> OffsetRange:
     found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})", place, re.ASCII)
     if found is None:
         raise SettingsError(f"--by {place}: expected the TOPIC/PARTITION/OFFSET of a record in silver")
+
+    from lakehouse.storage.spark.offset_ranges import OffsetRange
+
     return OffsetRange(found[1], int(found[2]), int(found[3]), int(found[3]))
 
 
 def _note(
     kind: Kind, message: str, streams: Sequence[Stream], selection: Selection, done: dict[str, Any]
 ) -> None:
+    from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+
     which = {name: value for name, value in asdict(selection).items() if value}
     stream = streams[0].name if len(streams) == 1 else None
     details = {"selection": which, "done": done}

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.common.terminal import Console
-from lakehouse.dev.demo.run import EVENTS
-from lakehouse.dev.demo.run import demo as run_demo
-from lakehouse.streams.registry import read_settings
+from lakehouse.dev.demo import EVENTS
 
 app = typer.Typer()
 
@@ -29,4 +27,7 @@ def demo(
     ] = 8080,
 ) -> None:
     """Run the demo, then stop the services that it started. The demo is safe to repeat."""
+    from lakehouse.dev.demo.run import demo as run_demo
+    from lakehouse.streams.registry import read_settings
+
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from lakehouse.cli.options import Format, FormatOption
 from lakehouse.common.terminal import Console, echo, echo_json
-from lakehouse.operations.doctor.checks import Finding, examine
-from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
-from lakehouse.settings import Settings
-from lakehouse.sinks import registry
-from lakehouse.streams.definition import Stream
-from lakehouse.streams.registry import choose, load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.doctor.checks import Finding
+    from lakehouse.settings import Settings
+    from lakehouse.streams.definition import Stream
 
 app = typer.Typer(add_completion=False)
 
@@ -54,6 +53,8 @@ def doctor(
     disks, the clock and the limit on open files. Also checks Redis and PostgreSQL, if configured.
     Starts no JVM and changes nothing. The exit code is 1 if a check fails.
     """
+    from lakehouse.operations.doctor.checks import Finding, examine
+
     if rights is not None:
         _print_rights(rights, stream or [], user)
         return
@@ -73,6 +74,9 @@ def doctor(
 
 
 def _print_rights(whose: Whose, names: Sequence[str], user: str) -> None:
+    from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     needed = rights_of_pipeline if whose is Whose.PIPELINE else rights_of_producer
     for right in needed(choose(names, settings), settings):
@@ -81,6 +85,9 @@ def _print_rights(whose: Whose, names: Sequence[str], user: str) -> None:
 
 
 def _read() -> tuple[Settings, Sequence[Stream]]:
+    from lakehouse.sinks import registry
+    from lakehouse.streams.registry import load, read_settings
+
     settings = read_settings()
     streams = load(settings)
     for stream in streams:

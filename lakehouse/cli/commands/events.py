@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +14,6 @@ from lakehouse.cli.options import Format, FormatOption, StreamOption
 from lakehouse.common.events import Event, Kind
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.engine.ops_tables.event_table import newest
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.streams.registry import choose, read_settings
 
 app = typer.Typer()
 
@@ -37,11 +35,14 @@ def events(
 
     `lakehouse sql "SELECT * FROM ops.events"` returns the same rows.
     """
+    from lakehouse.engine.ops_tables.event_table import newest
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     found = newest(
         settings.lake,
         limit=limit,
-        since=None if since is None else parse_moment(since, utc_now()),
+        since=None if since is None else parse_moment(since, datetime.now(UTC)),
         kinds=kind or (),
         streams=[one.name for one in choose(stream, settings)] if stream else (),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
@@ -18,15 +18,12 @@ from lakehouse.common.events import Kind, note
 from lakehouse.common.extras import needed
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.operations.quality import results
-from lakehouse.operations.quality.report import Finding, TableReport, summary
-from lakehouse.operations.quality.results import trends
-from lakehouse.operations.quality.subjects import PinnedTables, Subject, chosen, subjects
-from lakehouse.settings import Settings
-from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.registry import load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.quality.report import Finding, TableReport
+    from lakehouse.operations.quality.subjects import PinnedTables, Subject
+    from lakehouse.settings import Settings
+    from lakehouse.storage.tables import Lake
 
 app = typer.Typer(add_completion=False)
 
@@ -63,6 +60,13 @@ def expect(
     pages in the `home` directory. The exit code is 1 if an expectation of severity `fail` is not met, and 2
     if an expectation could not be evaluated.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.engine.runtime.runner import utc_now
+    from lakehouse.operations.quality import results
+    from lakehouse.operations.quality.subjects import PinnedTables, chosen, subjects
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import load, read_settings
+
     settings, console = read_settings(), Console()
     now = utc_now()
     moment = None if since is None else parse_moment(since, now)
@@ -134,6 +138,8 @@ def _check(
 
 
 def _note(run_id: str, reports: Sequence[TableReport]) -> None:
+    from lakehouse.operations.quality.report import summary
+
     broken = {
         report.table: [one.expectation for one in report.findings if not one.success] for report in reports
     }
@@ -151,6 +157,8 @@ def _docs(settings: Settings) -> Path:
 
 
 def _print(reports: Sequence[TableReport], console: Console) -> None:
+    from lakehouse.operations.quality.report import summary
+
     table = Table("table", Column("expectation", overflow="fold"), "severity", "", "observed")
     for report in reports:
         for one in report.findings:
@@ -183,6 +191,9 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _show_history(lake: Lake, wanted: Sequence[Subject], console: Console, format_: Format) -> None:
+    from lakehouse.operations.quality import results
+    from lakehouse.operations.quality.results import trends
+
     found = results.history(lake, [one.name for one in wanted], runs=_RUNS)
     if not found:
         raise LakehouseError(f"nothing has been checked in {lake.root} yet: run `lakehouse expect`")

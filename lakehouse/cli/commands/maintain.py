@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -12,16 +12,12 @@ from rich.table import Table
 from lakehouse.cli.options import StreamOption
 from lakehouse.common.events import Kind, note
 from lakehouse.common.terminal import Console
-from lakehouse.engine.ops_tables import event_table
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.operations.copies.marker import refuse_copy
-from lakehouse.operations.maintenance.fold_state import clear_state
-from lakehouse.operations.maintenance.upkeep import Keeper, Kept, tasks
-from lakehouse.settings import Settings
-from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.definition import Stream
-from lakehouse.streams.registry import choose, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.maintenance.upkeep import Kept
+    from lakehouse.settings import Settings
+    from lakehouse.storage.tables import Lake
+    from lakehouse.streams.definition import Stream
 
 app = typer.Typer(add_completion=False)
 
@@ -41,6 +37,12 @@ def maintain(
     while the layers are running. A rerun finds nothing to do. A live run performs the same maintenance
     automatically, at the interval set by maintenance.every.
     """
+    from lakehouse.engine.ops_tables import event_table
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.copies.marker import refuse_copy
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
     with recorded(settings.lake, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
@@ -54,6 +56,8 @@ def maintain(
 
 
 def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
+    from lakehouse.operations.maintenance.fold_state import clear_state
+
     for cleared in clear_state(lake, streams):
         which = "" if cleared.before is None else f" that ended before {cleared.before:%F %T} UTC"
         what = f"{cleared.table}: fold state cleared in {cleared.rows:,} rows{which}"
@@ -64,6 +68,9 @@ def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
 def _keep(
     lake: Lake, streams: Sequence[Stream], settings: Settings, console: Console, *, dry_run: bool
 ) -> list[Kept]:
+    from lakehouse.engine.runtime.runner import utc_now
+    from lakehouse.operations.maintenance.upkeep import Keeper, tasks
+
     keeper, done = Keeper(lake, settings), []
     with console.status("") as shown:
         for task in tasks(streams, settings):

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,13 +25,10 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
 from lakehouse.common.record_lines import opened, read_lines
 from lakehouse.common.terminal import echo, warn
-from lakehouse.dev.scaffold.package import files_of
-from lakehouse.dev.scaffold.reading import Samples, samples_of
-from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted, topic_of
-from lakehouse.dev.scaffold.toml import table_text
-from lakehouse.settings.config_file import read_config
-from lakehouse.streams.builtin import TABLES
-from lakehouse.streams.declared import built
+from lakehouse.dev.scaffold import Kind
+
+if TYPE_CHECKING:
+    from lakehouse.dev.scaffold.reading import Samples
 
 app = typer.Typer(no_args_is_help=True, help="Write your own stream.")
 
@@ -84,6 +81,10 @@ def stream(
     guess. Lines that are not JSON objects are left out. With --python, the same stream becomes a package with
     suites and tests.
     """
+    from lakehouse.dev.scaffold.package import files_of
+    from lakehouse.dev.scaffold.streams import KINDS, Wanted
+    from lakehouse.dev.scaffold.toml import table_text
+
     _check_stream(name)
     if python:
         _check_package(name)
@@ -109,6 +110,8 @@ def stream(
 
 def _check_stream(name: str) -> None:
     """Raise SettingsError for a name that a stream or package cannot have, or that a built-in stream has."""
+    from lakehouse.streams.builtin import TABLES
+
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: expected at most 40 "
@@ -136,6 +139,9 @@ def _add_table(name: str, table: str) -> Path:
 
     Raises SettingsError if the file already contains such a table, or if the table cannot be appended.
     """
+    from lakehouse.settings.config_file import read_config
+    from lakehouse.streams.declared import built
+
     path, values = read_config()
     if name in values.get("streams", {}):
         raise SettingsError(f"{path} already has a table [streams.{name}]: remove it, or choose another name")
@@ -150,6 +156,9 @@ def _add_table(name: str, table: str) -> Path:
 
 def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> dict[str, Samples]:
     """Return the samples in the given files, keyed by topic."""
+    from lakehouse.dev.scaffold.reading import samples_of
+    from lakehouse.dev.scaffold.streams import topic_of
+
     found: dict[str, Samples] = {}
     for one in given:
         topic, said, path = one.partition("=")

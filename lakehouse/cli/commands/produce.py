@@ -22,21 +22,16 @@ from typer.core import TyperGroup
 
 from lakehouse.cli.options import EnvelopeOption, grouped
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.record_lines import Line, opened, read_lines
+from lakehouse.common.record_lines import Line, RecordFormat, opened, read_lines
 from lakehouse.common.terminal import Console
-from lakehouse.dev.samples import Sample
-from lakehouse.dev.samples.loads import Load, encoded, send, sources_by_topic
-from lakehouse.dev.samples.producing import SendingProgress, Summary, produce
-from lakehouse.settings import Settings
-from lakehouse.settings.registry_access import RecordFormat
-from lakehouse.storage.kafka.probe import require_broker
-from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.streams.registry import choose, read_settings
-from lakehouse.streams.registry import load as load_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
+
+    from lakehouse.dev.samples import Sample
+    from lakehouse.dev.samples.producing import SendingProgress, Summary
+    from lakehouse.settings import Settings
 
 _LARGEST_SEED = 2**32
 
@@ -170,6 +165,11 @@ def stream(
         if value is not None and not math.isfinite(value):
             raise SettingsError(f"{option} {value}: expected a finite number")
     plan = _plan(events, rate, seconds)
+
+    from lakehouse.dev.samples.loads import Load, send
+    from lakehouse.storage.kafka.probe import require_broker
+    from lakehouse.streams.registry import choose, read_settings
+
     settings = read_settings()
     (chosen,) = choose([str(context.info_name)], settings)
     if format_ is not None:
@@ -220,6 +220,13 @@ def file(
     The whole file is read before the first record is sent. Records with the same key or partition keep their
     order in Kafka.
     """
+    from lakehouse.dev.samples.loads import encoded, sources_by_topic
+    from lakehouse.dev.samples.producing import produce
+    from lakehouse.storage.kafka.probe import require_broker
+    from lakehouse.storage.kafka.topics import create_topics
+    from lakehouse.streams.registry import load as load_streams
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     with opened(file) as lines:
         records = list(read_lines(lines, file, envelopes=envelope))
@@ -254,6 +261,8 @@ def _samples(
     lines: Sequence[Line], topic: str | None, settings: Settings
 ) -> tuple[list[Sample], tuple[str, ...]]:
     """Return the records to send, and their topics."""
+    from lakehouse.dev.samples import Sample
+
     topics: dict[str, int] = {}
     samples = []
     for line in lines:

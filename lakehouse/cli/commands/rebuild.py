@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,15 +15,12 @@ from lakehouse.common.errors import TableError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.operations.copies.marker import refuse_copy
-from lakehouse.operations.repair import rebuild_gold, rebuild_silver
-from lakehouse.operations.repair.rebuild_silver import is_waiting
-from lakehouse.storage import tables
-from lakehouse.storage.tables import Lake, open_lake
-from lakehouse.streams.definition import GoldTable, Stream
-from lakehouse.streams.registry import choose, read_settings
+from lakehouse.operations.repair import MOST_TAKEN_AWAY
+
+if TYPE_CHECKING:
+    from lakehouse.operations.repair import rebuild_gold, rebuild_silver
+    from lakehouse.storage.tables import Lake
+    from lakehouse.streams.definition import GoldTable, Stream
 
 From = Annotated[
     str | None,
@@ -62,7 +59,7 @@ def rebuild(
         typer.Option(
             "--force",
             help="Gold: delete rows whose records are missing from silver, even if they are more than "
-            f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
+            f"{MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -76,6 +73,13 @@ def rebuild(
     During a rebuild of silver, micro-batches wait if their silver table's records have ids, or had different
     ids when the table was written.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.engine.runtime.runner import utc_now
+    from lakehouse.operations.copies.marker import refuse_copy
+    from lakehouse.operations.repair import rebuild_gold, rebuild_silver
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import choose, read_settings
+
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
     now = utc_now()
@@ -103,6 +107,8 @@ def rebuild(
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
     """Print how much bronze data will be read, and which silver tables cannot be written to meanwhile."""
+    from lakehouse.operations.repair.rebuild_silver import is_waiting
+
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
@@ -128,6 +134,8 @@ def _say_cost_of_gold(lake: Lake, table: GoldTable, console: Console) -> None:
 
 def _size_mb(lake: Lake, layer: str, names: Iterable[str]) -> float:
     """Return the size in MB of those of a layer's tables that exist."""
+    from lakehouse.storage import tables
+
     paths = (lake.path(layer, name) for name in names if lake.exists(layer, name))
     return sum(tables.size_bytes(lake.spark, path) for path in paths) / 1e6
 
@@ -164,6 +172,8 @@ def _await_gold(lake: Lake, stream: Stream) -> None:
 
     Raises TableError if this takes more than a minute.
     """
+    from lakehouse.operations.repair import rebuild_gold
+
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):
@@ -185,6 +195,8 @@ def _rebuild_gold(
     force: bool,
     dry_run: bool = False,
 ) -> None:
+    from lakehouse.operations.repair import rebuild_gold
+
     for stream in streams:
         for table in stream.gold:
             _say_cost_of_gold(lake, table, console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,16 +21,11 @@ from lakehouse.cli.options import (
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS, Allow
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.engine.runtime.runner import RunOptions
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
-from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.copying import note_adoption
-from lakehouse.operations.running import run_layers
-from lakehouse.settings import Settings
-from lakehouse.storage.tables import open_lake
-from lakehouse.streams.registry import choose, load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.engine.layers import Allow
+    from lakehouse.settings import Settings
 
 app = typer.Typer()
 
@@ -49,6 +44,9 @@ def _choice(name: str) -> Choice:
     """Parse a layer's name. Raises SettingsError for a stream's name, and ValueError for any other name."""
     if name in list(Choice):
         return Choice(name)
+
+    from lakehouse.streams.registry import load, read_settings
+
     if name in {stream.name for stream in load(read_settings())}:
         raise SettingsError(
             f"{name} is a stream, not a layer: use `lakehouse run all --stream {name}`, or name a layer "
@@ -106,6 +104,12 @@ def run(
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
+
+    from lakehouse.engine.layers.step import LAYERS
+    from lakehouse.engine.runtime.runner import RunOptions
+    from lakehouse.operations.running import run_layers
+    from lakehouse.streams.registry import choose, load, read_settings
+
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
     given = {"telemetry.port": telemetry_port, "kafka.dead_letter_topic": dead_letter_topic}
@@ -131,6 +135,15 @@ def run(
 
 def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:
     """Let a copy replace its original. Export runs last, so readers never see an earlier state again."""
+    from lakehouse.engine.layers.step import LAYERS
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.engine.runtime.runner import RunOptions
+    from lakehouse.operations.copies import marker as markers
+    from lakehouse.operations.copies.copying import note_adoption
+    from lakehouse.operations.running import run_layers
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import load
+
     name = "lakehouse run all --adopt"
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         marker = note_adoption(lake)

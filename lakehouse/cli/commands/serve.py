@@ -18,13 +18,13 @@ from lakehouse.cli.options import grouped
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.extras import needed
 from lakehouse.common.terminal import echo, log_to_standard_error
-from lakehouse.serving.security.tls import Certificate
 from lakehouse.serving.security.tokens import Tokens, tokens_of
-from lakehouse.settings import Settings
-from lakehouse.streams.registry import load, read_settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from lakehouse.serving.security.tls import Certificate
+    from lakehouse.settings import Settings
 
 _LEAVE_AFTER_S = 10  # at shutdown, requests that take longer than this are aborted
 
@@ -58,6 +58,8 @@ class _Https:
 
         Raises SettingsError if a certificate is given without its key, or a key without its certificate.
         """
+        from lakehouse.serving.security.tls import Certificate
+
         if self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is None or self.tls_key is None:
@@ -100,6 +102,8 @@ def serve(
     address, callers need a token (`lakehouse tokens add`). Only /health/live and /health/ready never need
     one.
     """
+    from lakehouse.streams.registry import load, read_settings
+
     with needed("serve", "lakehouse serve"):
         from lakehouse.dev.samples import produce_route
         from lakehouse.serving.app import make_app

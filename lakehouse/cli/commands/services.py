@@ -11,14 +11,6 @@ from rich.text import Text
 
 from lakehouse.common.state_files import OTHERS
 from lakehouse.common.terminal import Console
-from lakehouse.dev.services import services
-from lakehouse.dev.services.broker import PIPELINE, PRODUCER
-from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
-from lakehouse.settings import services_file
-from lakehouse.settings.redis_url import parse_redis_url
-from lakehouse.storage.kafka.rights import grant
-from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.streams.registry import load, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +56,15 @@ def up(
     The command is safe to repeat: running services are left alone, and keep their ports. Data and logs are in
     the `home` directory. Both services listen only on 127.0.0.1.
     """
+    from lakehouse.dev.services import services
+    from lakehouse.dev.services.broker import PIPELINE, PRODUCER
+    from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
+    from lakehouse.settings import services_file
+    from lakehouse.settings.redis_url import parse_redis_url
+    from lakehouse.storage.kafka.rights import grant
+    from lakehouse.storage.kafka.topics import create_topics
+    from lakehouse.streams.registry import load, read_settings
+
     console, settings = _console(), read_settings()
     began = time.monotonic()
     with console.status("starting the local services"):
@@ -103,6 +104,9 @@ def down() -> None:
 
     The command is safe to repeat. A service that does not stop by itself is killed after 20 seconds.
     """
+    from lakehouse.dev.services import services
+    from lakehouse.streams.registry import read_settings
+
     console = _console()
     with console.status("stopping the local services"):
         stopped = services.stop(read_settings(), on_progress=lambda message: _say(console, message))
@@ -113,6 +117,9 @@ def down() -> None:
 @app.command()
 def status() -> None:
     """Show the services with their state and addresses. The exit code is 3 unless all of them are running."""
+    from lakehouse.dev.services import services
+    from lakehouse.streams.registry import read_settings
+
     console = _console()
     found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)
@@ -150,6 +157,8 @@ def _warn_of_readers(console: Console, home: Path) -> None:
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
     """Warn if the settings make other commands use different services."""
+    from lakehouse.streams.registry import read_settings
+
     settings = read_settings()
     if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(

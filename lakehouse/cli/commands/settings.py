@@ -6,22 +6,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import SecretStr
 from rich.table import Table
 
 from lakehouse.cli.options import Format, FormatOption
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
 from lakehouse.common.terminal import Console, echo, echo_json
-from lakehouse.settings.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
-from lakehouse.settings.keys import Key, all_keys
-from lakehouse.settings.masking import masked
-from lakehouse.settings.reading import read
-from lakehouse.settings.template import template
-from lakehouse.settings.wording import as_text
+
+if TYPE_CHECKING:
+    from lakehouse.settings.keys import Key
 
 _DEFAULT = "default"
 _UNSET = {
@@ -46,6 +42,10 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
     """
     if context.invoked_subcommand is not None:
         return
+
+    from lakehouse.settings.keys import all_keys
+    from lakehouse.settings.reading import read
+
     found = read()
     rows = {
         name: (_shown(key, key.of(found.settings)), found.origins.get(name, _DEFAULT))
@@ -74,6 +74,9 @@ def init() -> None:
     The file is written to the path in LAKEHOUSE_CONFIG, or else to ./lakehouse.toml. If it already exists, it
     is left alone, and the exit code is 2.
     """
+    from lakehouse.settings.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
+    from lakehouse.settings.template import template
+
     path = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -96,6 +99,11 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _shown(key: Key, value: Any) -> Any:
     """Return a value as JSON, in the form used in the file. Secrets are masked; a missing value is empty."""
+    from pydantic import SecretStr
+
+    from lakehouse.settings.masking import masked
+    from lakehouse.settings.wording import as_text
+
     if isinstance(value, SecretStr):
         return masked(key, value.get_secret_value())
     if key.is_secret:

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from lakehouse.common.terminal import Console
-from lakehouse.storage.spark.installing import BY_DEFAULT, install
 
 app = typer.Typer()
 
@@ -25,6 +24,8 @@ def setup(
     Run it once after `pip install`; a rerun changes nothing. All files go into share/lakehouse in the virtual
     environment. The jobs are there too.
     """
+    from lakehouse.storage.spark.installing import BY_DEFAULT, install
+
     console = Console(soft_wrap=True)
     share = install(console.print, (*BY_DEFAULT, "s3") if s3 else BY_DEFAULT)
     console.print(f"jars, jobs and properties are in {share}")

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse.common.errors import QueryError, SettingsError
-from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json, as_table
 from lakehouse.common.terminal import Console, echo
-from lakehouse.operations.catalog import duckdb_sql as duck
-from lakehouse.operations.catalog.spark_sql import (
-    WriteRefusedError,
-    ask,
-    define_views,
-    holding_gold,
-    tables_here,
-)
-from lakehouse.storage.tables import open_lake
-from lakehouse.streams.registry import load, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.common.rows_as_text import QueryResult
 
 app = typer.Typer()
 
@@ -60,6 +52,17 @@ def sql(
     streams append to bronze or silver in the meantime. With --write, micro-batches wait if they write to a
     gold table that the statement names.
     """
+    from lakehouse.operations.catalog import duckdb_sql as duck
+    from lakehouse.operations.catalog.spark_sql import (
+        WriteRefusedError,
+        ask,
+        define_views,
+        holding_gold,
+        tables_here,
+    )
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import load, read_settings
+
     settings = read_settings()
     streams = load(settings)
     if engine is Engine.DUCKDB:
@@ -81,6 +84,8 @@ def sql(
 
 
 def _show(answer: QueryResult, format_: RowFormat, limit: int) -> None:
+    from lakehouse.common.rows_as_text import as_csv, as_json, as_table
+
     if format_ is RowFormat.JSON:
         echo(*as_json(answer).split("\n"))
     elif format_ is RowFormat.CSV:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.live import Live
 
 from lakehouse.cli.options import Format, FormatOption, StreamOption
-from lakehouse.cli.reports.status import drawn
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.operations.telemetry import Observer
-from lakehouse.streams.registry import choose, read_settings
+
+if TYPE_CHECKING:
+    from lakehouse.operations.telemetry import Observer
 
 _REFRESH_S = 1.0
 
@@ -38,6 +38,10 @@ def status(
     report is printed once. The command works even when no job is running. A narrow terminal shows fewer
     columns.
     """
+    from lakehouse.cli.reports.status import drawn
+    from lakehouse.operations.telemetry import Observer
+    from lakehouse.streams.registry import choose, read_settings
+
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)
     try:
@@ -56,6 +60,8 @@ def status(
 
 
 def _stay(observer: Observer, console: Console) -> None:
+    from lakehouse.cli.reports.status import drawn
+
     def look() -> RenderableType:
         return drawn(observer.observe(datetime.now(UTC)), console.width)
 

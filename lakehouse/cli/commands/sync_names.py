@@ -8,10 +8,6 @@ import typer
 
 from lakehouse.common.errors import SettingsError, TableError
 from lakehouse.common.terminal import Console, table_of
-from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.operations.catalog.metastore_names import Outcome, specs, sync_names
-from lakehouse.storage.tables import open_lake
-from lakehouse.streams.registry import load, read_settings
 
 app = typer.Typer()
 
@@ -30,6 +26,11 @@ def sync(
     entries in the metastore are neither changed nor removed. If `metastore` is set, a live run also registers
     the tables.
     """
+    from lakehouse.engine.ops_tables.event_table import recorded
+    from lakehouse.operations.catalog.metastore_names import Outcome, specs, sync_names
+    from lakehouse.storage.tables import open_lake
+    from lakehouse.streams.registry import load, read_settings
+
     settings, console = read_settings(), Console()
     if not settings.metastore:
         raise SettingsError(

@@ -9,7 +9,6 @@ import typer
 
 from lakehouse.common.terminal import echo
 from lakehouse.serving.security.tokens import Scope, tokens_of
-from lakehouse.streams.registry import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens for the REST API.")
 
@@ -29,6 +28,8 @@ def add(
     ] = None,
 ) -> None:
     """Add a token and print its secret. The secret cannot be shown again, because only its hash is stored."""
+    from lakehouse.streams.registry import read_settings
+
     lasts = None if days is None else timedelta(days=days)
     echo(tokens_of(read_settings()).add(name, scope or [Scope.READ], lasts=lasts))
 
@@ -36,6 +37,8 @@ def add(
 @app.command("list")
 def list_() -> None:
     """Show all tokens, with their names, scopes and expiry."""
+    from lakehouse.streams.registry import read_settings
+
     now = datetime.now(UTC)
     for one in tokens_of(read_settings()).read():
         ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
@@ -46,4 +49,6 @@ def list_() -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Remove a token. A running server refuses it immediately."""
+    from lakehouse.streams.registry import read_settings
+
     tokens_of(read_settings()).remove(name)

@@ -16,27 +16,21 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from lakehouse.cli.options import EnvelopeOption, Format, FormatOption
-from lakehouse.cli.reports.try_stream import Trial, as_json, shown
 from lakehouse.common.errors import LakehouseError, SettingsError
 from lakehouse.common.printable import indented
 from lakehouse.common.record_lines import Line, opened, read_lines
 from lakehouse.common.terminal import Console, echo, echo_json
-from lakehouse.settings import Settings, load_settings
-from lakehouse.sinks import registry
-from lakehouse.storage.spark.execution import FEW_ROWS, executing_a_handful
-from lakehouse.storage.spark.query_errors import error_line
-from lakehouse.streams.definition import Source, Stream
-from lakehouse.streams.registry import choose_one
-from lakehouse.testing.folding import Folding
-from lakehouse.testing.session import small_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakehouse.settings import Settings
+    from lakehouse.streams.definition import Source, Stream
 
 app = typer.Typer()
 
@@ -95,6 +89,13 @@ def try_(
     format. With --envelope, values have the topics' format. Only records from earlier micro-batches (--batch)
     can make a record late. The exit code is 1 if there are dead letters, and 2 if the trial failed.
     """
+    from lakehouse.cli.reports.try_stream import Trial, as_json, shown
+    from lakehouse.settings import load_settings
+    from lakehouse.sinks import registry
+    from lakehouse.storage.spark.execution import FEW_ROWS, executing_a_handful
+    from lakehouse.streams.registry import choose_one
+    from lakehouse.testing.folding import Folding
+
     settings = load_settings()
     chosen = choose_one(stream, settings)
     registry.require_fit(chosen)
@@ -180,6 +181,8 @@ def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tu
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """Start Spark in a temporary directory, which is removed afterwards."""
+    from lakehouse.testing.session import small_session
+
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
         yield spark
 
@@ -187,6 +190,11 @@ def _session() -> Iterator[SparkSession]:
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
     """Raise TrialError for failures. For a failure in the stream's own code, also print a traceback."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from lakehouse.storage.spark.query_errors import error_line
+
     try:
         yield
     except SettingsError:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from lakehouse.common.errors import LakehouseError
 from lakehouse.common.state_files import make_home
 from lakehouse.common.terminal import Console
+from lakehouse.dev.demo import EVENTS
 from lakehouse.dev.demo.report import Done, show_layer, summarise, what_next
 from lakehouse.dev.demo.serving import serve_until_stopped
 from lakehouse.dev.samples.loads import Load, send
@@ -33,7 +34,6 @@ from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake, open_lake
 from lakehouse.streams.registry import load
 
-EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
 _SHAPES: Mapping[str, Mapping[str, float]] = {
     "sales": {"tombstones": 0.002},
     "transactions": {"hot_user": 0.1},

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.dev.scaffold import Kind
 from lakehouse.dev.scaffold.choosing import (
     PAIR,
     Chosen,
@@ -279,15 +279,6 @@ def joined_calls(wanted: Wanted) -> Made:
         ),
         spoilt,
     )
-
-
-class Kind(StrEnum):
-    """A kind of stream to generate, named after its function in `lakehouse.streams.kinds`."""
-
-    WINDOWED_STATISTICS = "windowed-statistics"
-    WINDOWED_SUMS = "windowed-sums"
-    RUNNING_TOTALS = "running-totals"
-    JOINED_CALLS = "joined-calls"
 
 
 KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {

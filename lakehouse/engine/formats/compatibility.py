@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.engine.formats.avro_projection import projection_of
 from lakehouse.engine.formats.avro_types import AvroType, UnusableError
 from lakehouse.engine.formats.protobuf import compiled
 from lakehouse.engine.formats.protobuf_columns import Times, Wanted, taken, taker, time_taker
 from lakehouse.engine.formats.protobuf_types import message_class
-from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.definition import Source

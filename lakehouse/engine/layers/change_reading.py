@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.common.errors import PositionError
-from lakehouse.engine.layers.step import Allow, Batch
+from lakehouse.engine.layers import Allow
+from lakehouse.engine.layers.step import Batch
 from lakehouse.engine.progress import parts
 from lakehouse.engine.progress.parts import Part
 from lakehouse.sinks.change import Span

@@ -23,11 +23,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lakehouse.common.errors import SinkTroubleError, TableError
-from lakehouse.engine.layers import gold
+from lakehouse.engine.layers import Allow, gold
 from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
 from lakehouse.engine.layers.following import Following, Stopwatch
-from lakehouse.engine.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
+from lakehouse.engine.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.engine.progress import sent
 from lakehouse.engine.progress.reading import InMemory

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import PositionError
-from lakehouse.engine.layers.step import Allow, Permitted
+from lakehouse.engine.layers import Allow
+from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.progress import sent
 from lakehouse.sinks.change import Span
 from lakehouse.storage import tables

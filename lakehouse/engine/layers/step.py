@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.common.errors import PositionError
+from lakehouse.engine.layers import Allow
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.engine.progress.reading import InMemory, Reading, Taken
 from lakehouse.storage import tables
@@ -28,13 +28,6 @@ from lakehouse.streams.definition import Stream, only
 FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 LayerName = Literal["bronze", "silver", "gold", "export"]
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
-
-
-class Allow(StrEnum):
-    """Actions that are refused unless the user allows them by name."""
-
-    DATA_LOSS = "data-loss"
-    RESEND = "resend"
 
 
 @dataclass(frozen=True, kw_only=True)

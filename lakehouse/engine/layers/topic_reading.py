@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame
 from lakehouse.common.errors import PositionError, StreamError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.readable import parse_moment
-from lakehouse.engine.layers.step import Allow, Permitted
+from lakehouse.engine.layers import Allow
+from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.ops_tables import data_losses
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.engine.progress.positions import begins, offset_moves, offsets_in, sources_in, topic_source

@@ -20,14 +20,11 @@ from lakehouse.common.errors import TableError
 from lakehouse.engine.layers import gold
 from lakehouse.engine.layers.recomputing import settled
 from lakehouse.engine.progress import cuts
-from lakehouse.operations.repair import recompute
+from lakehouse.operations.repair import MOST_TAKEN_AWAY, recompute
 from lakehouse.operations.repair.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.storage import tables
 from lakehouse.storage.tables import DELETED, Lake, leases
 from lakehouse.streams.definition import GoldTable, MergedTable, Stream
-
-MOST_TAKEN_AWAY = 0.2
-"""The largest share of a table's rows that a rebuild deletes without `force`."""
 
 _ROUNDS = 5
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.state_files import OWNER_ONLY, make_home, write_whole
-from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
 
 _PREFIX = "lakehouse_"
 _SECRET_BYTES = 32

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.declared.rules import RuleKeys
 from lakehouse.streams.declared.values import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.definition import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")

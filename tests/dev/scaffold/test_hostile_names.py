@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from lakehouse.common.record_lines import Line, Record
+from lakehouse.dev.scaffold import Kind
 from lakehouse.dev.scaffold.package import files_of
 from lakehouse.dev.scaffold.reading import Samples, samples_of
-from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted
+from lakehouse.dev.scaffold.streams import KINDS, Wanted
 from lakehouse.dev.scaffold.toml import table_text
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.checks import check_names
