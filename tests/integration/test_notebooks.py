@@ -1,7 +1,6 @@
 """The notebooks run against a lake of all streams, and show what is in it.
 
-Each cell's output is compared with the same figures computed another way: from silver, or in Python. Here the
-cells run in this process; `make soak` runs each notebook in a clean kernel.
+Each cell's output is compared with the same figures computed another way: from silver, or in Python.
 """
 
 from __future__ import annotations
@@ -9,25 +8,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 from pyspark.sql import SparkSession
 
-from lakehouse.common.errors import TableError
 from lakehouse.dev.samples.loads import GENERATORS
 from lakehouse.settings import Settings
 from tests.support import pipeline
 from tests.support.journey import MALFORMED
-from tests.support.notebooks import HARMLESS, InKernel, InProcess, Notebook, rows, text
+from tests.support.notebooks import HARMLESS, Notebook, execute, rows
 from tests.support.processes import ROOT
 from tests.support.streams import STREAMS
-
-Execute = Callable[[Path, Settings], Notebook]
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPLORE, DEAD = ROOT / "notebooks" / "explore_gold.ipynb", ROOT / "notebooks" / "inspect_dead_letters.ipynb"
@@ -46,18 +42,6 @@ def lake(spark: SparkSession, filled_lake: Settings, tmp_path: Path) -> Settings
     calls = pipeline.path_of(settings, "gold.call_records")
     spark.sql(f"UPDATE delta.`{calls}` SET status = 'open', closed_at = NULL WHERE user1 = '{first}'")
     return settings
-
-
-@pytest.fixture(params=[InProcess, pytest.param(InKernel, marks=pytest.mark.soak)])
-def execute(
-    request: pytest.FixtureRequest,
-    nameless: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Execute:
-    """Run a notebook with some settings; raise what a cell raises."""
-    runner: InProcess | InKernel = request.param(nameless, tmp_path, monkeypatch)
-    return runner.execute
 
 
 def assert_plots_are_drawn_and_nothing_warns(notebook: Notebook) -> None:
@@ -89,8 +73,8 @@ def test_there_are_the_two_notebooks() -> None:
 
 
 @pytest.mark.slow
-def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
-    notebook = execute(EXPLORE, lake)
+def test_gold_is_explored(lake: Settings, tmp_path: Path) -> None:
+    notebook = execute(EXPLORE, lake, tmp_path)
 
     assert_plots_are_drawn_and_nothing_warns(notebook)
     there = {row["table"]: int(row["rows"]) for row in rows(notebook["overview"])}
@@ -155,9 +139,8 @@ def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.parametrize("execute", [InKernel], indirect=True)
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
-    lake: Settings, execute: Execute
+    lake: Settings, tmp_path: Path
 ) -> None:
     settings = lake.changed({"stream_defaults.future_tolerance_s": 10 * 24 * 3600})
     before = states(settings)
@@ -169,7 +152,7 @@ def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     future = Counter(stream for stream, rule in rules if rule == "future")
     assert set(future) == set(GENERATORS)
 
-    notebook = execute(DEAD, settings)
+    notebook = execute(DEAD, settings, tmp_path)
 
     assert_plots_are_drawn_and_nothing_warns(notebook)
     shown = {(row["stream"], row["rule"]): int(row["letters"]) for row in rows(notebook["rules"])}
@@ -178,12 +161,10 @@ def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     assert {row["stream"]: (row["letters"], row["open"]) for row in rows(notebook["status"])} == all_open
     waiting = {row["stream"]: row["under 1 hour"] for row in rows(notebook["age"])}
     assert waiting == dict.fromkeys(GENERATORS, str(2 * MALFORMED))
-    examples = text(notebook["examples"])
-    assert all(rule in examples for _, rule in rules)
+    assert [row["rule"] for row in rows(notebook["examples"])] == sorted({rule for _, rule in rules})
 
-    assert f"{future.total()} passed and are now in silver" in text(notebook["replay-first"])
-    assert "0 still fail" in text(notebook["replay-first"])
-    assert "0 passed and are now in silver" in text(notebook["replay-second"])
+    (first,), (second,) = rows(notebook["replay-first"]), rows(notebook["replay-second"])
+    assert (first["passed"], first["failed"], second["passed"]) == (str(future.total()), "0", "0")
     after = {row["stream"]: (row["status"], row["letters"]) for row in rows(notebook["after"])}
     assert after == {name: ("replayed", str(number)) for name, number in future.items()}
     assert states(settings) == {
@@ -212,14 +193,15 @@ def states(settings: Settings) -> dict[str, Counter[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execute", [InProcess], indirect=True)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_without_a_lake_one_message_says_what_to_do(
-    session_settings: Settings, path: Path, tmp_path: Path, execute: Execute
+    session_settings: Settings, path: Path, tmp_path: Path
 ) -> None:
     nowhere = session_settings.changed({"lake": str(tmp_path / "nowhere")})
 
-    with pytest.raises(TableError, match="make demo") as caught:
-        execute(path, nowhere)
+    with pytest.raises(CellExecutionError) as caught:
+        execute(path, nowhere, tmp_path)
 
-    assert str(caught.value).startswith(f"the lake {tmp_path}/nowhere has no")
+    assert caught.value.ename == "FileNotFoundError"
+    assert caught.value.evalue.startswith(f"the lake {tmp_path}/nowhere has no")
+    assert "make demo" in caught.value.evalue
