@@ -1,9 +1,10 @@
-"""What users import: five modules with stable names, and nothing else in examples."""
+"""What users import: five modules with stable names, and nothing else in examples and notebooks."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ windowed_statistics windowed_sums
 MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Plain joined_key key"
 SUITES = "fresh make_suite no_rows required rows unique"
 SINKS = """
-Audited Change Exported Findings Position Sending SinkKind SinkTroubleError changes_of message_of outgoing
+Audited Change Exported Findings Position Sending Settings SinkKind SinkTroubleError changes_of message_of
+outgoing
 """
 TESTING = "Case Outcome Record SameGold declared small_session"
 PUBLIC = {
@@ -31,9 +33,12 @@ PUBLIC = {
     "lakehouse.sinks": SINKS,
     "lakehouse.testing": TESTING,
 }
-ALSO = {"lakehouse.settings": {"Settings"}}
-"""Passed to functions that make a stream or a sink."""
-PAGES = ("streams", "streams-without-a-kind", "streams-testing", "sinks")
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    if "```python" in path.read_text(encoding="utf-8")
+)
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("module", PUBLIC)
@@ -43,11 +48,17 @@ def test_each_name_is_there(module: str) -> None:
     assert [name for name in found.__all__ if not hasattr(found, name)] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_examples_import_nothing_else(page: str) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_import_nothing_else(page: Path) -> None:
+    blocks = re.findall(r"```python[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert [one for block in blocks for one in imported(block) if not is_public(*one)] == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_notebooks_import_nothing_else(notebook: Path) -> None:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert [one for cell in code for one in imported(cell) if not is_public(*one)] == []
 
 
 def test_a_new_package_imports_nothing_else() -> None:
@@ -60,9 +71,11 @@ def test_a_new_package_imports_nothing_else() -> None:
 def imported(block: str) -> Iterator[tuple[str, str]]:
     """Yield the modules and names that a block imports from lakehouse."""
     for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Import):
+            yield from ((one.name, "") for one in node.names if one.name.split(".")[0] == "lakehouse")
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakehouse":
             yield from ((node.module or "", one.name) for one in node.names)
 
 
 def is_public(module: str, name: str) -> bool:
-    return name in {*PUBLIC.get(module, "").split(), *ALSO.get(module, ())}
+    return name in PUBLIC.get(module, "").split()

@@ -5,6 +5,7 @@ micro-batch, and may receive the same micro-batch more than once. `lakehouse.sin
 """
 
 from lakehouse.common.errors import SinkTroubleError
+from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import changes_of, message_of, outgoing
 from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind
@@ -17,6 +18,7 @@ __all__ = [
     "Findings",
     "Position",
     "Sending",
+    "Settings",
     "SinkKind",
     "SinkTroubleError",
     "changes_of",
