@@ -23,6 +23,7 @@ from lakehouse.engine.runtime.tracebacks import logged
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW, check_trigger
 from lakehouse.engine.runtime.warm_up import warm_up
 from lakehouse.engine.runtime.watch import Watches, unraised
+from lakehouse.operations.alerts.beats import BeatCollector, Beats
 from lakehouse.operations.catalog.metastore_names import registering
 from lakehouse.operations.copies.marker import refuse_copy
 from lakehouse.operations.maintenance.rounds import Rounds
@@ -205,7 +206,7 @@ def _telemetry(
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
     """Yield the run's metrics, and the port that serves them (None if telemetry is off).
 
-    The port also serves metrics about the streams' backlog.
+    The port also serves metrics about the streams' backlog, and whether alerts are evaluated.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
@@ -213,6 +214,8 @@ def _telemetry(
         return
     observer = Observer(streams, settings)
     metrics.registry.register(ObservationCollector(observer.latest))
+    beats = Beats(settings.kafka.access, settings.alerts.topic)
+    metrics.registry.register(BeatCollector(beats, observer.latest))
     try:
         with serving(metrics.registry, metrics.readiness, port, settings.telemetry.host) as served:
             lines.notice(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
+from lakehouse.operations.alerts.beats import BeatCollector, Beats
 from lakehouse.operations.quality.subjects import subjects
 from lakehouse.operations.telemetry import Observer
 from lakehouse.serving import problems
@@ -65,6 +66,8 @@ def make_app(
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)
     metrics, look = ServerMetrics(observer), look_of(redis_url, gold, redis_timeout_s)
+    beats = Beats(settings.kafka.access, settings.alerts.topic)
+    metrics.registry.register(BeatCollector(beats, observer.latest))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

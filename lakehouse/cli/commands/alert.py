@@ -100,7 +100,7 @@ def _watch(
                 f"{len(settings.alerts.webhooks)} webhooks; {len(watched.firing)} alerts are firing"
             )
         if port >= 0:
-            served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry.host, port))
+            served = stack.enter_context(_served(watched, webhooks, rules, settings, port))
             warn(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")
         if once:
             for one in watched.look(utc_now()):
@@ -110,16 +110,18 @@ def _watch(
 
 
 def _served(
-    watched: Watcher, webhooks: Sequence[Webhook], rules: Rules, host: str, port: int
+    watched: Watcher, webhooks: Sequence[Webhook], rules: Rules, settings: Settings, port: int
 ) -> AbstractContextManager[int]:
     from prometheus_client import CollectorRegistry
 
+    from lakehouse.operations.alerts.beats import BeatCollector, Beats
     from lakehouse.operations.alerts.prometheus import RuleValues
     from lakehouse.operations.alerts.watching import readiness
     from lakehouse.operations.telemetry import ObservationCollector
     from lakehouse.operations.telemetry.server import serving
 
-    registry = CollectorRegistry()
+    registry, beats = CollectorRegistry(), Beats(settings.kafka.access, settings.alerts.topic)
     registry.register(ObservationCollector(watched.observation))
+    registry.register(BeatCollector(beats, watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))
-    return serving(registry, lambda: readiness(watched, webhooks), port, host)
+    return serving(registry, lambda: readiness(watched, webhooks), port, settings.telemetry.host)

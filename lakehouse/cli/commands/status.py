@@ -14,6 +14,7 @@ from lakehouse.cli.options import Format, FormatOption, StreamOption
 from lakehouse.common.terminal import Console, echo_json
 
 if TYPE_CHECKING:
+    from lakehouse.operations.alerts.beats import Beats
     from lakehouse.operations.telemetry import Observer
 
 _REFRESH_S = 1.0
@@ -34,36 +35,42 @@ def status(
 ) -> None:
     """Show each stream's state and process, the backlog of each layer, and the size of the tables.
 
+    The report also says if no process evaluates alerts.
+
     On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, the
     report is printed once. The command works even when no job is running. A narrow terminal shows fewer
     columns.
     """
     from lakehouse.cli.reports.status import drawn
+    from lakehouse.operations.alerts.beats import Beats
     from lakehouse.operations.telemetry import Observer
     from lakehouse.streams.registry import choose, read_settings
 
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)
+    beats = Beats(settings.kafka.access, settings.alerts.topic)
     try:
         if console.is_terminal and format_ is Format.TABLE and not (once or exit_code):
-            _stay(observer, console)
+            _stay(observer, beats, console)
             return
         seen = observer.observe(datetime.now(UTC))
     finally:
         observer.close()
+    alerts_reason = beats.at(seen).reason
     if format_ is Format.JSON:
-        echo_json(seen.as_json())
+        echo_json({**seen.as_json(), "alerts_reason": alerts_reason})
     else:
-        console.print(drawn(seen, console.width))
+        console.print(drawn(seen, alerts_reason, console.width))
     if exit_code and any(one.gate is not None and not one.gate.is_open for one in seen.streams):
         raise typer.Exit(1)
 
 
-def _stay(observer: Observer, console: Console) -> None:
+def _stay(observer: Observer, beats: Beats, console: Console) -> None:
     from lakehouse.cli.reports.status import drawn
 
     def look() -> RenderableType:
-        return drawn(observer.observe(datetime.now(UTC)), console.width)
+        seen = observer.observe(datetime.now(UTC))
+        return drawn(seen, beats.at(seen).reason, console.width)
 
     try:
         with Live(look(), console=console, auto_refresh=False) as live:

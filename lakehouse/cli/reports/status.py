@@ -69,8 +69,11 @@ class _Stored:
     times: EventTimes | None
 
 
-def drawn(seen: Observation, width: int) -> RenderableType:
-    """Return the report for a terminal that is `width` characters wide."""
+def drawn(seen: Observation, alerts_reason: str | None, width: int) -> RenderableType:
+    """Return the report for a terminal that is `width` characters wide.
+
+    `alerts_reason` says why alerts are not evaluated, or why that is unknown.
+    """
     reasons = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
     stored = [
         _Stored(table, next((one for one in state.event_times if one.table == table.name), None))
@@ -80,6 +83,7 @@ def drawn(seen: Observation, width: int) -> RenderableType:
     return Group(
         f"{seen.at:%F %T} UTC",
         *(Text(reason, style="magenta") for reason in reasons),
+        *(() if alerts_reason is None else (Text(alerts_reason, style="yellow"),)),
         _table(_HEALTH, seen.streams, width),
         *(_why(seen.streams, width) if width < _FULL else ()),
         *_closed(seen.streams),

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.common.errors import ServiceError
+from lakehouse.operations.alerts.beats import unwatched
 from lakehouse.operations.alerts.evaluating import Alert
 from lakehouse.operations.alerts.publishing import Beat, read_whole_state, state_topic
 from lakehouse.operations.alerts.rules import Rule
@@ -34,10 +35,7 @@ class Standing:
 
     def unwatched(self, now: datetime) -> str | None:
         """Return a message if the rules have not been evaluated recently, or None otherwise."""
-        if self.beat is not None and self.beat.is_fresh(now):
-            return None
-        last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
-        return f"alerts are not evaluated: `lakehouse alert` is not running{last}"
+        return unwatched(self.beat, now)
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:

@@ -98,7 +98,7 @@ def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
         file.write_text(as_json(run))
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(drawn(observe([TRANSACTIONS], settings, NOW), width))
+        console.print(drawn(observe([TRANSACTIONS], settings, NOW), None, width))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
