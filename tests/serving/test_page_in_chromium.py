@@ -38,6 +38,7 @@ from tests.support.streams import STREAMS
 AXE = Path(__file__).with_name("axe")
 TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+RED = "rgb(179, 38, 30)"
 LETTER = f"#/letters/{1:064x}"
 TEXTS_BEYOND_THEIR_PLACE = """import('/page/pipeline.js').then(({pipeline}) => {
     const wide = 'WIDE-'.repeat(20), at = '2026-05-04T12:00:00Z', number = 123456789;
@@ -146,11 +147,14 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
     filled: ServedLake, page: Page, tmp_path: Path
 ) -> None:
     filled.write(TABLES["metrics_1m"], [minute("auth", "memory_mb", start_ms=NOON_MS + 29 * MINUTE_MS)])
+    page.prefer("light")
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/")
         page.wait("document.querySelectorAll('.pipeline text.line').length > 0")
         page.wait("document.querySelector('.notice')?.innerText.includes('no Kafka broker at')")
         assert page.run("document.body.innerText.split('no Kafka broker at').length - 1") == 1
+        stopped = "getComputedStyle(document.querySelector('[data-stream=metrics] .badge.stopped'))"
+        assert page.run(f"{stopped}.color") == RED
         for width in (1300, 1000, 390):
             page.resize(width, 1000)
             page.wait(f"innerWidth === {width} && document.querySelector('.pipeline text.line').textContent")

@@ -27,6 +27,7 @@ from lakehouse.operations.telemetry import (
 _FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths at which more columns are shown
 _COLOURS = {
     Word.WELL: "green",
+    Word.IDLE: "dim",
     Word.EMPTY: "dim",
     Word.STALE: "yellow",
     Word.BEHIND: "yellow",

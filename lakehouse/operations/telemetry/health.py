@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -43,8 +44,8 @@ def health_of(
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
     found = list[Health]()
     for backlog in _backlogs(partitions, layers, queries):
-        both = _unread(backlog, unrun, now, lag_limit), _hidden(backlog, now, lag_limit)
-        found += [one for one in both if one is not None]
+        found += _unread(backlog, unrun, now, lag_limit)
+    found += _hidden(partitions, now, lag_limit)
     found += [_lacking(query) for query in queries if query.behind]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
@@ -54,9 +55,13 @@ def health_of(
     elif now - newest_event > fresh:
         since = newest_event + fresh
         found.append(Health(Word.STALE, f"the newest event is from {newest_event:%F %T} UTC", since))
-    worst = max([_well(partitions, layers, lag_limit), *found], key=lambda one: _ORDER.index(one.word))
+    is_done = not any(one.records or one.open_transaction for one in partitions)
+    is_done = is_done and not any(one.records for one in layers)
+    well = f"no record has waited longer than {lag_limit.total_seconds():,.0f} s"
+    found.append(Health(Word.WELL, "every record has been processed" if is_done else well))
+    worst = max(found, key=lambda one: _ORDER.index(one.word))
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
-        return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}", is_unrun=True)
+        return _unrun(worst, unrun, queries, is_done=is_done)
     return worst
 
 
@@ -66,79 +71,94 @@ def _refusing(refused: Refused) -> Health:
     return Health(Word.REFUSING, f"{of}, more than {100 * refused.limit:.4g} %{causes}", refused.at)
 
 
-def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit: timedelta) -> Health:
-    is_waiting = any(one.records or one.open_transaction for one in partitions)
-    is_waiting = is_waiting or any(one.records for one in layers)
-    within = f"no record has waited longer than {limit.total_seconds():,.0f} s"
-    return Health(Word.WELL, within if is_waiting else "every record has been processed")
+def _unrun(
+    health: Health, unrun: Mapping[str, datetime | None], queries: Sequence[QueryState], *, is_done: bool
+) -> Health:
+    """Return the health of a stream if nothing waits for the layers that no process runs.
 
-
-def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Return a message that names the layers that no process runs, and the time when one last ran."""
+    If `is_done`, nothing waits for any layer.
+    """
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
-    what = "it" if runs_nothing else ", ".join(unrun)
-    known = [at for at in unrun.values() if at is not None]
-    return f"no process has run {what} since {max(known):%F %T} UTC" if known else f"no process runs {what}"
+    nobody = f"no process runs {'the stream' if runs_nothing else ', '.join(unrun)}"
+    last = max((at for at in unrun.values() if at is not None), default=None)
+    if health.word is Word.WELL and (is_done or runs_nothing):
+        return Health(Word.IDLE, f"{health.reason}; {nobody}", last, is_unrun=True)
+    return replace(health, reason=f"{health.reason}; {nobody}{_last_active(last)}", is_unrun=True)
+
+
+def _last_active(at: datetime | None) -> str:
+    # A killed process records no stop, so this may be the time of its last micro-batch.
+    return "" if at is None else f" (last active at {at:%F %T} UTC)"
 
 
 @dataclass(frozen=True)
 class _Backlog:
-    """What a layer has not read of one topic or table.
+    """What bronze has not read of the stream's topics, or a query of a table.
 
-    `name` is the topic, or the query that reads the table. `what` describes the records without their number.
-    `last` is the time of the layer's or query's last micro-batch, or None if there was none.
+    `reader` is bronze or the query. `last` is the time of its last micro-batch, or None if there was none.
     """
 
-    name: str
     layer: str
-    what: str
+    reader: str
     lags: Sequence[PartitionLag | LayerLag]
     last: datetime | None
+
+    def __str__(self) -> str:
+        waiting = Counter[str]()
+        for one in self.lags:
+            waiting[one.topic if isinstance(one, PartitionLag) else one.source] += one.records or 0
+        parts = {source: count for source, count in waiting.items() if count}
+        of = f" of {next(iter(parts))}" if len(parts) == 1 else ""
+        each = ", ".join(f"{count:,} of {source}" for source, count in parts.items())
+        unit, count = "record" if self.layer == "bronze" else "row", waiting.total()
+        waits = f"{unit}{of} waits" if count == 1 else f"{unit}s{of} wait"
+        least = "at least " if any(one.records is None for one in self.lags) else ""
+        return f"{least}{count:,} {waits} for {self.reader}{'' if of else f' ({each})'}"
 
 
 def _backlogs(
     partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], queries: Sequence[QueryState]
 ) -> Iterator[_Backlog]:
     landed = _last([query for query in queries if query.layer == "bronze"])
-    for topic in sorted({one.topic for one in partitions}):
-        lags = [one for one in partitions if one.topic == topic]
-        yield _Backlog(topic, "bronze", f"records of {topic} wait for bronze", lags, landed)
+    yield _Backlog("bronze", "bronze", partitions, landed)
     for lag in layers:
         last = _last([query for query in queries if query.name == lag.query])
-        what = f"rows of {lag.source} wait for {lag.query}"
-        yield _Backlog(lag.query, lag.layer, what, [lag], last)
+        yield _Backlog(lag.layer, lag.query, [lag], last)
 
 
 def _unread(
     backlog: _Backlog, unrun: Mapping[str, datetime | None], now: datetime, limit: timedelta
-) -> Health | None:
-    """Return what the backlog's records say about health, or None if they may wait a little longer."""
-    uncounted = [one for one in backlog.lags if one.records is None]
-    if uncounted:
-        return Health(Word.UNKNOWN, f"{backlog.name}: {uncounted[0].reason}")
+) -> Iterator[Health]:
+    """Yield what the backlog's records say about health: nothing if they may wait a little longer."""
+    uncounted = next((one for one in backlog.lags if one.records is None), None)
+    if uncounted is not None:
+        name = uncounted.topic if isinstance(uncounted, PartitionLag) else uncounted.query
+        yield Health(Word.UNKNOWN, f"{name}: {uncounted.reason}")
     waiting = [one for one in backlog.lags if one.records]
-    what = f"{sum(one.records or 0 for one in waiting):,} {backlog.what}"
-    since = now - timedelta(seconds=max((one.seconds or 0.0 for one in waiting), default=0.0))
-    if waiting and backlog.layer in unrun:
-        return _stopped(what, unrun[backlog.layer], since)
-    if now - since > limit:
-        return _waiting(what, backlog.last, since, now, limit)
-    of_unknown_age = [one for one in waiting if one.seconds is None]
-    if of_unknown_age:
-        return Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age[0].reason}")
-    return None
+    if not waiting:
+        return
+    ages = [one.seconds for one in waiting if one.seconds is not None]
+    oldest = now - timedelta(seconds=max(ages)) if ages else None
+    undated = next((one for one in waiting if one.seconds is None), None)
+    if backlog.layer in unrun:
+        yield _stopped(backlog, unrun[backlog.layer], oldest if undated is None else None)
+    elif oldest is not None and now - oldest > limit:
+        yield _waiting(backlog, oldest, now, limit)
+    elif undated is not None:
+        yield Health(Word.UNKNOWN, f"{backlog}; their age is unknown: {undated.reason}")
 
 
-def _hidden(backlog: _Backlog, now: datetime, limit: timedelta) -> Health | None:
-    """Return what a topic's open transactions say about health, or None if all began recently."""
-    found = (one.open_transaction for one in backlog.lags if isinstance(one, PartitionLag))
-    held = [one for one in found if one is not None]
-    first = min(held, key=lambda one: one.since, default=None)
-    if first is None or now - first.since <= limit:
-        return None
-    hidden = f"up to {sum(one.offsets for one in held):,} records of {backlog.name}"
-    what = f"an open transaction of producer {first.producer} has hidden {hidden}"
-    return Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since)
+def _hidden(partitions: Sequence[PartitionLag], now: datetime, limit: timedelta) -> Iterator[Health]:
+    """Yield what each topic's open transactions say about health: nothing if all began recently."""
+    for topic in dict.fromkeys(one.topic for one in partitions):
+        found = (one.open_transaction for one in partitions if one.topic == topic)
+        held = [one for one in found if one is not None]
+        first = min(held, key=lambda one: one.since, default=None)
+        if first is None or now - first.since <= limit:
+            continue
+        hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
+        what = f"an open transaction of producer {first.producer} has hidden {hidden}"
+        yield Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since)
 
 
 def _lacking(query: QueryState) -> Health:
@@ -152,16 +172,18 @@ def _last(queries: Sequence[QueryState]) -> datetime | None:
     return max((one.done_at for one in queries if one.done_at is not None), default=None)
 
 
-def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> Health:
-    if unrun_since is None:
-        return Health(Word.STOPPED, f"{what}, which no process runs", waits_since, is_unrun=True)
-    reason = f"{what}, which no process has run since {unrun_since:%F %T} UTC"
-    return Health(Word.STOPPED, reason, max(unrun_since, waits_since), is_unrun=True)
+def _stopped(backlog: _Backlog, last: datetime | None, oldest: datetime | None) -> Health:
+    """Return the health of a stream with a backlog for a layer that last ran at `last`."""
+    waited = "" if oldest is None else f"; the oldest has waited since {oldest:%F %T} UTC"
+    since = max((at for at in (last, oldest) if at is not None), default=None)
+    reason = f"{backlog}; no process runs it{_last_active(last)}{waited}"
+    return Health(Word.STOPPED, reason, since, is_unrun=True)
 
 
-def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
+def _waiting(backlog: _Backlog, oldest: datetime, now: datetime, limit: timedelta) -> Health:
     """Return the health of a query with an old backlog: behind, or stalled if it has not written recently."""
+    last = backlog.last
     if last is None or now - last > limit:
         wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
-        return Health(Word.STALLED, f"{what}, {wrote}", since)
-    return Health(Word.BEHIND, f"{what}, the oldest since {since:%F %T} UTC", since)
+        return Health(Word.STALLED, f"{backlog}, {wrote}", oldest)
+    return Health(Word.BEHIND, f"{backlog}, the oldest since {oldest:%F %T} UTC", oldest)

@@ -50,7 +50,7 @@ from lakehouse.streams.definition import Stream
 _RECENT = timedelta(seconds=0.5)
 _FRESH = timedelta(days=1)
 """A stream is stale if its newest event is older than this."""
-_WITH_THE_BROKER = (Word.WELL, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
+_WITH_THE_BROKER = (Word.WELL, Word.IDLE, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
 """Health words that may be too optimistic if the broker could not be queried."""
 
 

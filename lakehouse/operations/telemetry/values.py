@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 class Word(StrEnum):
     """A stream's health in one word, from best to worst.
 
+    IDLE      every record has been processed, and no process runs the stream or some of its layers
     EMPTY     silver has not accepted a record yet
     STALE     the newest event is too old
     BEHIND    records have waited longer than allowed although micro-batches are written; or a producer's open
@@ -31,6 +32,7 @@ class Word(StrEnum):
     """
 
     WELL = "well"
+    IDLE = "idle"
     EMPTY = "empty"
     STALE = "stale"
     BEHIND = "behind"
@@ -45,7 +47,7 @@ class Word(StrEnum):
 class Health:
     """A stream's health, the reason, and when it began (None if unknown).
 
-    `is_unrun` is true if the reason is that no process runs the stream or some of its layers.
+    `is_unrun` is true if the reason says that no process runs the stream or some of its layers.
     """
 
     word: Word

@@ -112,7 +112,7 @@ function running(runs, health, now) {
     return [];
   }
   if (runs.length === 0) {
-    return health.isUnrun ? [] : [el("span", { class: "stopped" }, "no running process")];
+    return health.isUnrun ? [] : [el("span", { class: "unrun" }, "no running process")];
   }
   return runs.map((run) =>
     el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),

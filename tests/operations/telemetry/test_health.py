@@ -36,14 +36,19 @@ def health(
     held: OpenTransaction | None = None,
     queries: Sequence[QueryState] = QUERIES,
     refused: Sequence[Refused] = (),
+    partitions: Sequence[PartitionLag] = (),
 ) -> Health:
-    """Return the health of a stream with this many records waiting, for this many seconds."""
+    """Return the health of a stream with this many records waiting, for this many seconds.
+
+    `partitions` replaces topic t, whose records wait by default.
+    """
     layers = [
         LayerLag("silver", "silver.a", "bronze.a", *silver, reason=reason),
         LayerLag("export", "export.a", "gold.a", *export),
     ]
+    one = PartitionLag("t", 0, 5, 5 + topic[0], *topic, reason=reason, open_transaction=held)
     return health_of(
-        [PartitionLag("t", 0, 5, 5 + topic[0], *topic, reason=reason, open_transaction=held)],
+        partitions or [one],
         layers,
         queries,
         gate=gate,
@@ -66,18 +71,30 @@ def test_one_that_has_refused_too_much_says_how_much_and_why() -> None:
     assert health(unrun={"bronze": AGO}, refused=[too_much], topic=(1, 0.5)).word is Word.STOPPED
 
 
-def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
-    everything = dict.fromkeys(("bronze", "silver", "gold", "export"), AGO)
+def test_one_that_has_caught_up_and_is_not_run_is_idle_since_it_was_last_run() -> None:
+    before = AGO - timedelta(minutes=5)
+    everything = {"bronze": before, "silver": before, "gold": before, "export": AGO}
     caught_up = "every record has been processed"
     assert health(unrun={}) == Health(Word.WELL, caught_up)
     assert health(unrun=everything) == Health(
-        Word.WELL, f"{caught_up}; no process has run it since 2026-11-22 08:58:00 UTC", is_unrun=True
+        Word.IDLE, f"{caught_up}; no process runs the stream", AGO, is_unrun=True
     )
     assert health(unrun={"silver": None, "gold": None}) == Health(
-        Word.WELL, f"{caught_up}; no process runs silver, gold", is_unrun=True
+        Word.IDLE, f"{caught_up}; no process runs silver, gold", is_unrun=True
     )
+
+
+def test_one_that_is_empty_or_stale_and_is_not_run_keeps_its_word() -> None:
+    everything = dict.fromkeys(("bronze", "silver", "gold", "export"), AGO)
     assert health(unrun=dict.fromkeys(everything), newest=None) == Health(
-        Word.EMPTY, "nothing has been accepted yet; no process runs it", is_unrun=True
+        Word.EMPTY, "nothing has been accepted yet; no process runs the stream", is_unrun=True
+    )
+    assert health(unrun=everything, newest=NOW - timedelta(days=2)) == Health(
+        Word.STALE,
+        "the newest event is from 2026-11-20 09:00:00 UTC; no process runs the stream "
+        "(last active at 2026-11-22 08:58:00 UTC)",
+        NOW - timedelta(days=1),
+        is_unrun=True,
     )
 
 
@@ -89,21 +106,59 @@ def test_one_in_which_records_wait_no_longer_than_allowed_says_that_and_not_that
     assert health(unrun={"gold": None}, export=(1, 0.5)) == Health(
         Word.WELL, f"{within.reason}; no process runs gold", is_unrun=True
     )
+    hidden = health(unrun=dict.fromkeys(query.layer for query in QUERIES), held=OpenTransaction(3, "s", NOW))
+    assert hidden == Health(Word.IDLE, f"{within.reason}; no process runs the stream", is_unrun=True)
 
 
 def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> None:
     assert health(unrun={"bronze": AGO}, topic=(1, 0.5)) == Health(
         Word.STOPPED,
-        "1 records of t wait for bronze, which no process has run since 2026-11-22 08:58:00 UTC",
+        "1 record of t waits for bronze; no process runs it (last active at 2026-11-22 08:58:00 UTC); "
+        "the oldest has waited since 2026-11-22 08:59:59 UTC",
         NOW - timedelta(seconds=0.5),
         is_unrun=True,
     )
     assert health(unrun={"silver": None}, silver=(1_200, 300.0)) == Health(
         Word.STOPPED,
-        "1,200 rows of bronze.a wait for silver.a, which no process runs",
+        "1,200 rows of bronze.a wait for silver.a; no process runs it; "
+        "the oldest has waited since 2026-11-22 08:55:00 UTC",
         NOW - timedelta(seconds=300),
         is_unrun=True,
     )
+
+
+def test_records_of_several_topics_that_wait_for_bronze_are_one_number() -> None:
+    """The page and the terminal show their sum, and a reason once named one of the topics only."""
+
+    def of_two(*found: tuple[int | None, float | None], unrun: bool = True) -> Health:
+        lags = [
+            PartitionLag(topic, 0, 5, None, records, seconds, reason=None if records else "no such topic")
+            for topic, (records, seconds) in zip(("analyticsTopic", "metricsTopic"), found, strict=True)
+        ]
+        return health(unrun={"bronze": AGO} if unrun else {}, partitions=lags)
+
+    ran = "no process runs it (last active at 2026-11-22 08:58:00 UTC)"
+    assert of_two((6_765, 780.0), (6_735, 600.0)) == Health(
+        Word.STOPPED,
+        "13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic); "
+        f"{ran}; the oldest has waited since 2026-11-22 08:47:00 UTC",
+        AGO,
+        is_unrun=True,
+    )
+    assert of_two((6_765, 780.0), (6_735, 600.0), unrun=False) == Health(
+        Word.STALLED,
+        "13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic), "
+        "which last wrote at 2026-11-22 08:58:00 UTC",
+        NOW - timedelta(seconds=780),
+    )
+    assert of_two((0, 0.0), (1, 600.0)).reason.startswith("1 record of metricsTopic waits for bronze; ")
+    assert of_two((6_765, None), (6_735, 600.0)).reason == (
+        f"13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic); {ran}"
+    )
+    assert of_two((6_765, 780.0), (None, None)).reason.startswith(
+        "at least 6,765 records of analyticsTopic wait for bronze; "
+    )
+    assert of_two((0, 0.0), (None, None)) == Health(Word.UNKNOWN, "metricsTopic: no such topic")
 
 
 def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:

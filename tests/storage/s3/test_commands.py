@@ -95,7 +95,7 @@ def test_all_streams_run_there_and_every_command_finds_the_lake(
         json.loads(by_spark["stdout"]) == json.loads(by_duck["stdout"]) == [{"missing": 0, "landed": EVENTS}]
     )
     states = {one["name"]: one for one in json.loads(status["stdout"])["streams"]}
-    assert {name: one["health"]["word"] for name, one in states.items()} == dict.fromkeys(TABLES, "well")
+    assert {name: one["health"]["word"] for name, one in states.items()} == dict.fromkeys(TABLES, "idle")
     assert {lag["records"] for one in states.values() for lag in (*one["partitions"], *one["layers"])} == {0}
 
     assert small["removed"][0] == small["removed"][1] > 0

@@ -1,0 +1,196 @@
+"""A stream's health is the same wherever it is shown: JSON, metrics, the API, alerts and the terminal.
+
+Each situation is a lake that has only logs, and what a broker says of its topics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lakehouse.cli.reports.status import drawn
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.events import Event, Kind
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.ops_tables.event_table import append
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.alerts.facts import Facts, find
+from lakehouse.operations.alerts.rules import HealthRule
+from lakehouse.operations.telemetry import (
+    Observation,
+    ObservationCollector,
+    Observer,
+    Run,
+    Word,
+    observe,
+)
+from lakehouse.operations.telemetry.broker import Broker, Ends
+from lakehouse.operations.telemetry.runs import as_json, file_of
+from tests.support import pipeline
+from tests.support.log_lakes import DAY, ENDS, caught_up
+from tests.support.served_lakes import MakeClient, ServedLake, letter
+from tests.support.streams import CALL_RECORDS, CALLS
+
+NOW = pipeline.utc(DAY.format("08:14:00"))
+READ = ENDS[-1]
+WAITING_SINCE = NOW - timedelta(minutes=13)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A lake of calls that has caught up, its export's note, and how many records wait in which topic."""
+
+    lake: ServedLake
+    sent: Path
+    waiting: dict[str, int]
+
+
+def run_all(place: Place) -> None:
+    """Record a sign of life of a process on another host."""
+    home, run = place.lake.settings.home, Run("elsewhere", 7, LAYERS, ("calls",), NOW, NOW, None)
+    file = file_of(home, run.host, run.pid)
+    file.parent.mkdir(parents=True)
+    file.write_text(as_json(run))
+
+
+def wait(place: Place) -> None:
+    place.waiting.update(analyticsTopic=6_765, metricsTopic=6_735)
+
+
+def fall_behind(place: Place) -> None:
+    run_all(place)
+    wait(place)
+
+
+def send_nothing(place: Place) -> None:
+    """Let an export run that has never sent a row."""
+    run_all(place)
+    place.sent.unlink()
+
+
+def refuse(place: Place) -> None:
+    run_all(place)
+    place.lake.write_spec(DEAD_LETTERS, [letter(1, "late", stream="calls")])
+    table = {"table": "silver.call_metrics", "judged": 2_000, "refused": 1_980, "limit": 0.05, "over": True}
+    said = json.dumps({**table, "causes": []})
+    append(
+        place.lake.settings.lake,
+        [Event("1", NOW, Kind.REFUSED, "calls", None, None, "tests", "here", 7, "0", "", said)],
+    )
+
+
+def take_kafka_away(place: Place) -> None:
+    run_all(place)
+    place.waiting["no broker"] = 1
+
+
+SITUATIONS: dict[str, tuple[Callable[[Place], None], Word]] = {
+    "all runs, and all is done": (run_all, Word.WELL),
+    "nothing runs, and all is done": (lambda _: None, Word.IDLE),
+    "nothing runs, and records wait": (wait, Word.STOPPED),
+    "one layer is behind": (fall_behind, Word.BEHIND),
+    "one layer stands still": (send_nothing, Word.STALLED),
+    "Kafka is away": (take_kafka_away, Word.UNKNOWN),
+    "nearly all is refused": (refuse, Word.REFUSING),
+}
+
+
+@pytest.fixture
+def place(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
+    sent = caught_up(lake.root).note_sent("gold.call_records", str(CALL_RECORDS.export.topic), 3)
+    waiting = dict[str, int]()
+
+    def ends(_self: Broker, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
+        if "no broker" in waiting:
+            raise ServiceError("no broker")
+        return {
+            topic: {n: Ends(0, read + (0 if n else waiting.get(topic, 0))) for n, read in enumerate(READ)}
+            for topic in topics
+        }
+
+    def times_of(_self: Broker, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(offsets, pipeline.micros(WAITING_SINCE) // 1000)
+
+    monkeypatch.setattr(Broker, "ends", ends)
+    monkeypatch.setattr(Broker, "times_of", times_of)
+    return Place(lake, sent, waiting)
+
+
+def word_in_metrics(seen: Observation) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(lambda: seen))
+    return [
+        word.value
+        for word in Word
+        if registry.get_sample_value("lakehouse_health", {"stream": "calls", "word": word.value}) == 1.0
+    ]
+
+
+def told_by_alerts(seen: Observation) -> list[tuple[str, str]]:
+    """Return the words for which a rule would fire, and what the alert would say."""
+    rules = [HealthRule(name="r", kind="health", words=(word,)) for word in Word]
+    found = ((rule.words[0].value, find(rule, Facts(seen), NOW)) for rule in rules)
+    return [(word, one.what) for word, judged in found for one in judged or [] if one.is_so]
+
+
+def told_by_the_api(
+    seen: Observation, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    def looked(_self: Observer, _now: datetime) -> Observation:
+        return seen
+
+    monkeypatch.setattr(Observer, "observe", looked)
+    (stream,) = make_client().get("/api/v1/status").json()["streams"]
+    return dict(stream)
+
+
+def on_a_terminal(seen: Observation) -> list[str]:
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(drawn(seen, None, 200))
+    return [" ".join(line.split()) for line in captured.get().splitlines()]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_word_and_its_reason_are_the_same_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, situation: str
+) -> None:
+    happen, word = SITUATIONS[situation]
+    happen(place)
+    seen = observe([CALLS], place.lake.settings, NOW)
+    health = seen.streams[0].health
+    assert health.word is word
+
+    (shown,) = seen.as_json()["streams"]
+    assert (shown["health"]["word"], shown["health"]["reason"]) == (word.value, health.reason)
+    assert word_in_metrics(seen) == [word.value]
+    assert told_by_alerts(seen) == [(word.value, f"calls is {word.value}: {health.reason}")]
+    assert any(line.startswith(f"calls {word.value}") for line in on_a_terminal(seen))
+    of_api = told_by_the_api(seen, make_client, monkeypatch)["health"]
+    assert (of_api["word"], of_api["reason"]) == (word.value, health.reason)
+    assert (of_api["since"] is None) is (health.since is None)
+
+
+@pytest.mark.parametrize("situation", ["nothing runs, and records wait", "one layer is behind"])
+def test_the_number_of_waiting_records_is_the_same_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, situation: str
+) -> None:
+    SITUATIONS[situation][0](place)
+    seen = observe([CALLS], place.lake.settings, NOW)
+
+    said = "13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic)"
+    assert seen.streams[0].health.reason.startswith(said)
+    of_api = told_by_the_api(seen, make_client, monkeypatch)["partitions"]
+    assert sum(one["records"] for one in of_api) == 13_500
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(lambda: seen))
+    lags = [one for one in registry.collect() if one.name == "lakehouse_lag_records"]
+    assert sum(sample.value for one in lags for sample in one.samples) == 13_500.0
