@@ -43,7 +43,7 @@ def health_of(
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
     found = list[Health]()
-    for backlog in _backlogs(partitions, layers, queries):
+    for backlog in _backlogs(partitions, layers, queries, unrun):
         found += _unread(backlog, unrun, now, lag_limit)
     found += _hidden(partitions, now, lag_limit)
     found += [_lacking(query) for query in queries if query.behind]
@@ -93,9 +93,9 @@ def _last_active(at: datetime | None) -> str:
 
 @dataclass(frozen=True)
 class _Backlog:
-    """What bronze has not read of the stream's topics, or a query of a table.
+    """What a layer or query, the `reader`, has not read of its topics or tables.
 
-    `reader` is bronze or the query. `last` is the time of its last micro-batch, or None if there was none.
+    `last` is the time of its last micro-batch, or None if there was none.
     """
 
     layer: str
@@ -117,13 +117,21 @@ class _Backlog:
 
 
 def _backlogs(
-    partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], queries: Sequence[QueryState]
+    partitions: Sequence[PartitionLag],
+    layers: Sequence[LayerLag],
+    queries: Sequence[QueryState],
+    unrun: Mapping[str, datetime | None],
 ) -> Iterator[_Backlog]:
+    """Yield the backlogs of bronze, of each layer that no process runs, and of each other query."""
     landed = _last([query for query in queries if query.layer == "bronze"])
     yield _Backlog("bronze", "bronze", partitions, landed)
-    for lag in layers:
-        last = _last([query for query in queries if query.name == lag.query])
-        yield _Backlog(lag.layer, lag.query, [lag], last)
+    for layer, reader in dict.fromkeys((one.layer, _reader(one, unrun)) for one in layers):
+        lags = [one for one in layers if _reader(one, unrun) == reader]
+        yield _Backlog(layer, reader, lags, _last([query for query in queries if query.name == reader]))
+
+
+def _reader(lag: LayerLag, unrun: Mapping[str, datetime | None]) -> str:
+    return lag.layer if lag.layer in unrun else lag.query
 
 
 def _unread(

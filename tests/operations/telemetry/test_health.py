@@ -37,19 +37,20 @@ def health(
     queries: Sequence[QueryState] = QUERIES,
     refused: Sequence[Refused] = (),
     partitions: Sequence[PartitionLag] = (),
+    layers: Sequence[LayerLag] = (),
 ) -> Health:
     """Return the health of a stream with this many records waiting, for this many seconds.
 
-    `partitions` replaces topic t, whose records wait by default.
+    `partitions` and `layers` replace those that the numbers describe.
     """
-    layers = [
+    described = [
         LayerLag("silver", "silver.a", "bronze.a", *silver, reason=reason),
         LayerLag("export", "export.a", "gold.a", *export),
     ]
     one = PartitionLag("t", 0, 5, 5 + topic[0], *topic, reason=reason, open_transaction=held)
     return health_of(
         partitions or [one],
-        layers,
+        layers or described,
         queries,
         gate=gate,
         newest_event=newest,
@@ -120,7 +121,7 @@ def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> N
     )
     assert health(unrun={"silver": None}, silver=(1_200, 300.0)) == Health(
         Word.STOPPED,
-        "1,200 rows of bronze.a wait for silver.a; no process runs it; "
+        "1,200 rows of bronze.a wait for silver; no process runs it; "
         "the oldest has waited since 2026-11-22 08:55:00 UTC",
         NOW - timedelta(seconds=300),
         is_unrun=True,
@@ -159,6 +160,27 @@ def test_records_of_several_topics_that_wait_for_bronze_are_one_number() -> None
         "at least 6,765 records of analyticsTopic wait for bronze; "
     )
     assert of_two((0, 0.0), (None, None)) == Health(Word.UNKNOWN, "metricsTopic: no such topic")
+
+
+def test_rows_of_several_tables_that_wait_for_a_layer_or_a_query_are_one_number() -> None:
+    lags = [
+        LayerLag("gold", "gold.a", "silver.a", 5, 300.0),
+        LayerLag("gold", "gold.a", "silver.b", 7, 200.0),
+        LayerLag("gold", "gold.c", "silver.a", 1, 100.0),
+    ]
+    oldest = NOW - timedelta(seconds=300)
+    assert health(unrun={"gold": None}, layers=lags) == Health(
+        Word.STOPPED,
+        "13 rows wait for gold (6 of silver.a, 7 of silver.b); no process runs it; "
+        "the oldest has waited since 2026-11-22 08:55:00 UTC",
+        oldest,
+        is_unrun=True,
+    )
+    assert health(unrun={}, layers=lags) == Health(
+        Word.STALLED,
+        "12 rows wait for gold.a (5 of silver.a, 7 of silver.b), which last wrote at 2026-11-22 08:58:00 UTC",
+        oldest,
+    )
 
 
 def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:

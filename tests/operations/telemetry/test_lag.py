@@ -436,7 +436,7 @@ def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(settings: S
     assert [run.layers for run in state.runs] == [("bronze", "gold", "export")]
     assert state.health == Health(
         Word.STOPPED,
-        "4 rows of bronze.metrics_events wait for silver.metrics_events; no process runs it "
+        "4 rows of bronze.metrics_events wait for silver; no process runs it "
         "(last active at 2026-11-22 08:12:20 UTC); the oldest has waited since 2026-11-22 08:13:00 UTC",
         pipeline.utc("2026-11-22T08:13:00.200"),
         is_unrun=True,
