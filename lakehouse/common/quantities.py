@@ -1,10 +1,12 @@
-"""Durations and sizes as users write them: `90s`, `1h30m`, `7d`; `512KB`, `256MB`."""
+"""Durations and sizes as users write them (`1h30m`, `512KB`), and durations for reading (`1 h 30 min`)."""
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNITS_S = {"w": 7 * 86_400, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_TENTHS_BELOW_S = 10
 _UNITS_BYTES = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10, "B": 1}
 _PART = re.compile(r"(\d{1,12})([wdhms])", re.ASCII)
 _DURATION = re.compile(rf"({_PART.pattern})+", re.ASCII)
@@ -32,6 +34,24 @@ def show_duration(seconds: int) -> str:
             parts.append(f"{seconds // length_s}{unit}")
             seconds %= length_s
     return "".join(parts) or "0s"
+
+
+def told_s(seconds: float) -> str:
+    """Return a measured duration for people, in its two largest units: 0.4 s, 47 min, 1 h 2 min.
+
+    The page tells durations in the same way (`seconds` in format.js).
+    """
+    if seconds < _TENTHS_BELOW_S:
+        return f"{math.floor(max(seconds, 0.0) * 10 + 0.5) / 10:g} s"
+    whole = int(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3_600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    first = next(place for place, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+
+
+def roughly_told_s(seconds: float) -> str:
+    """Return a duration as `told_s` does, but in its largest unit only: 1 h."""
+    return " ".join(told_s(seconds).split()[:2])
 
 
 def parse_size_bytes(text: str) -> int:

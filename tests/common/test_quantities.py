@@ -2,7 +2,14 @@
 
 import pytest
 
-from lakehouse.common.quantities import parse_duration_s, parse_size_bytes, show_duration, show_size
+from lakehouse.common.quantities import (
+    parse_duration_s,
+    parse_size_bytes,
+    roughly_told_s,
+    show_duration,
+    show_size,
+    told_s,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,28 @@ def test_a_number_without_a_unit_is_no_duration() -> None:
 )
 def test_a_duration_is_shown_in_its_largest_units(seconds: int, text: str) -> None:
     assert show_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "roughly"),
+    [
+        (-3, "0 s", "0 s"),
+        (0.04, "0 s", "0 s"),
+        (0.05, "0.1 s", "0.1 s"),
+        (0.4, "0.4 s", "0.4 s"),
+        (9.94, "9.9 s", "9.9 s"),
+        (9.96, "10 s", "10 s"),
+        (59.9, "59 s", "59 s"),
+        (61, "1 min 1 s", "1 min"),
+        (2_820, "47 min", "47 min"),
+        (3_605, "1 h", "1 h"),
+        (3_720, "1 h 2 min", "1 h"),
+        (90_061, "1 d 1 h", "1 d"),
+        (864_000, "10 d", "10 d"),
+    ],
+)
+def test_a_measured_duration_is_told_as_on_the_page(seconds: float, text: str, roughly: str) -> None:
+    assert (told_s(seconds), roughly_told_s(seconds)) == (text, roughly)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from lakehouse.common.printable import printable_json
+from lakehouse.common.quantities import told_s
 from lakehouse.common.terminal import Console
 from lakehouse.engine.layers.step import LAYERS, LayerName
 from lakehouse.operations.telemetry.queries import streams_by_query
@@ -184,8 +185,8 @@ class LiveLines(TextLines):
     def _cell(self, written: _Written | None, now: float) -> str:
         if written is None:
             return "-"
-        took = f"{written.took_s:.1f} s"
-        return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
+        took = told_s(written.took_s)
+        return took if self._console.width < _NARROW else f"{took}, {told_s(now - written.at)} ago"
 
     def _rate(self, stream: str, now: float) -> float:
         """Return the landing rate in records/s since the first micro-batch of the last half minute."""
@@ -203,4 +204,4 @@ def _waiting(state: StreamState) -> str:
     if not records or None in records:
         return "?"
     seconds = max((lag.seconds or 0.0 for lag in state.partitions), default=0.0)
-    return f"{sum(one or 0 for one in records):,}, {seconds:.1f} s"
+    return f"{sum(one or 0 for one in records):,}, {told_s(seconds)}"
