@@ -81,7 +81,12 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         "sync-names": (sync_names.app, "lakehouse sync-names"),
     },
     "Watch it": {
-        "status": (status.app, "lakehouse status --once", "lakehouse status --exit-code --format json"),
+        "status": (
+            status.app,
+            "lakehouse status",
+            "lakehouse status --once --steps",
+            "lakehouse status --exit-code --format json",
+        ),
         "doctor": (
             doctor.app,
             "lakehouse doctor --format json",

@@ -155,7 +155,7 @@ def told_by_the_api(
 def on_a_terminal(seen: Observation) -> list[str]:
     console = Console(width=200, color_system=None)
     with console.capture() as captured:
-        console.print(drawn(seen, None, 200))
+        console.print(drawn(seen, None, console))
     return [" ".join(line.split()) for line in captured.get().splitlines()]
 
 
@@ -194,3 +194,4 @@ def test_the_number_of_waiting_records_is_the_same_everywhere(
     registry.register(ObservationCollector(lambda: seen))
     lags = [one for one in registry.collect() if one.name == "lakehouse_lag_records"]
     assert sum(sample.value for one in lags for sample in one.samples) == 13_500.0
+    assert any(line.startswith("calls ") and "13,500, 13 min" in line for line in on_a_terminal(seen))

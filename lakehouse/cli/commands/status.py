@@ -27,15 +27,18 @@ def status(
     stream: StreamOption = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Also show the backlog of each step, and each table's size.")
+    ] = False,
     exit_code: Annotated[
         bool,
         typer.Option("--exit-code", help="Print once, and exit with status 1 if a stream's gate is closed."),
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show each stream's state and process, the backlog of each layer, and the size of the tables.
+    """Show each stream's health, worst first, the reasons, the running processes and the failing steps.
 
-    The report also says if no process evaluates alerts.
+    The report also says if no process evaluates alerts. A stream's line has the longest wait of its layers.
 
     On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, the
     report is printed once. The command works even when no job is running. A narrow terminal shows fewer
@@ -51,7 +54,7 @@ def status(
     beats = Beats(settings.kafka.access, settings.alerts.topic)
     try:
         if console.is_terminal and format_ is Format.TABLE and not (once or exit_code):
-            _stay(observer, beats, console)
+            _stay(observer, beats, console, with_steps=steps)
             return
         seen = observer.observe(datetime.now(UTC))
     finally:
@@ -60,17 +63,17 @@ def status(
     if format_ is Format.JSON:
         echo_json({**seen.as_json(), "alerts_reason": alerts_reason})
     else:
-        console.print(drawn(seen, alerts_reason, console.width))
+        console.print(drawn(seen, alerts_reason, console, with_steps=steps))
     if exit_code and any(one.gate is not None and not one.gate.is_open for one in seen.streams):
         raise typer.Exit(1)
 
 
-def _stay(observer: Observer, beats: Beats, console: Console) -> None:
+def _stay(observer: Observer, beats: Beats, console: Console, *, with_steps: bool) -> None:
     from lakehouse.cli.reports.status import drawn
 
     def look() -> RenderableType:
         seen = observer.observe(datetime.now(UTC))
-        return drawn(seen, beats.at(seen).reason, console.width)
+        return drawn(seen, beats.at(seen).reason, console, with_steps=with_steps, is_live=True)
 
     try:
         with Live(look(), console=console, auto_refresh=False) as live:

@@ -1,30 +1,33 @@
-"""The `lakehouse status` report, with as many columns as fit in the terminal."""
+"""The `lakehouse status` report: a line for each stream, worst first, then what is wrong and what runs.
+
+    2026-11-22 09:00:00 UTC
+    stream   health      since  newest         waiting  letters
+    calls    stopped  08:47:00  14 min  13,500, 13 min        0
+    metrics  well                0.9 s      212, 0.4 s        2
+      calls: 13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic); no process …
+    process 4711 on elsewhere runs all layers of metrics since 08:00:00
+
+With --steps, the tables in `status_steps` follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Generic, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from lakehouse.cli.reports.columns import Column, clock, number, table
+from lakehouse.cli.reports.status_steps import steps, tables
 from lakehouse.common.printable import printable
+from lakehouse.common.quantities import roughly_told_s, told_s
+from lakehouse.common.terminal import Console
 from lakehouse.engine.layers.step import LAYERS
-from lakehouse.operations.telemetry import (
-    EventTimes,
-    Observation,
-    QueryState,
-    Run,
-    StreamState,
-    TableState,
-    Word,
-)
+from lakehouse.operations.telemetry import LayerLag, Observation, PartitionLag, Run, StreamState, Word
 
-_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths at which more columns are shown
+_WIDE, _USUAL = 100, 80  # terminal widths from which times are exact, and all columns are shown
 _COLOURS = {
     Word.WELL: "green",
     Word.IDLE: "dim",
@@ -37,137 +40,96 @@ _COLOURS = {
     Word.STALLED: "red",
     Word.STOPPED: "red",
 }
-_Row = TypeVar("_Row")
+_ORDER = tuple(Word)
+_NAMED = 3  # the most streams that a process's line names
 
 
-@dataclass(frozen=True)
-class _Column(Generic[_Row]):
-    """A column that is shown if the terminal is at least `from_width` characters wide."""
+def drawn(
+    seen: Observation,
+    alerts_reason: str | None,
+    console: Console,
+    *,
+    with_steps: bool = False,
+    is_live: bool = False,
+) -> RenderableType:
+    """Return the report for a terminal.
 
-    heading: str
-    text: Callable[[_Row], str | Text]
-    from_width: int = 0
-    is_number: bool = False
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A step's backlog in a table or topic that it reads. `query` is None if the source is a topic."""
-
-    stream: str
-    name: str
-    source: str
-    records: int | None
-    seconds: float | None
-    query: QueryState | None
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A table, and its event times if it is a silver table."""
-
-    table: TableState
-    times: EventTimes | None
-
-
-def drawn(seen: Observation, alerts_reason: str | None, width: int) -> RenderableType:
-    """Return the report for a terminal that is `width` characters wide.
-
-    `alerts_reason` says why alerts are not evaluated, or why that is unknown.
+    `alerts_reason` says why alerts are not evaluated, or why that is unknown. A live report shows only as
+    many reasons as fit, those of the worst streams. With `with_steps`, the report also has the backlog of
+    each step and the size of each table.
     """
-    reasons = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
-    stored = [
-        _Stored(table, next((one for one in state.event_times if one.table == table.name), None))
-        for state in seen.streams
-        for table in state.tables
-    ]
-    return Group(
+    width, states = console.width, sorted(seen.streams, key=_badness)
+    above = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
+    top = [
         f"{seen.at:%F %T} UTC",
-        *(Text(reason, style="magenta") for reason in reasons),
+        *(Text(reason, style="magenta") for reason in above),
         *(() if alerts_reason is None else (Text(alerts_reason, style="yellow"),)),
-        _table(_HEALTH, seen.streams, width),
-        *(_why(seen.streams, width) if width < _FULL else ()),
-        *_closed(seen.streams),
-        "",
-        *_processes(seen.streams, width),
-        "",
-        _table(_LAGS, [one for state in seen.streams for one in _waiting(state, width)], width),
-        "",
-        _table(_TABLES, stored, width),
-    )
+        table(_columns(states, seen.at, width), states, width),
+    ]
+    reasons = [*_reasons(states, above), *_closed(states)]
+    bottom = [*_processes(states, seen.at, width), *_failing(states)]
+    if with_steps:
+        bottom += ["", steps(seen.streams, width), "", tables(seen.streams, width)]
+    elif is_live:
+        reasons = _fitting(reasons, console.height - _lines(Group(*top, *bottom), console), console)
+    return Group(*top, *reasons, *bottom)
 
 
-def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
-    """Yield a line for each stream with the reason for its state."""
-    for state in states:
-        health = state.health
-        since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"
-        text = Text.assemble((f"{state.name}: ", _COLOURS[health.word]), printable(health.reason), since)
-        yield Padding(text, (0, 0, 0, 2))
+def _badness(state: StreamState) -> tuple[int, bool, float]:
+    """Return a sort key: the worst word first, then the word that has applied for the longest time."""
+    since = state.health.since
+    return -_ORDER.index(state.health.word), since is None, 0.0 if since is None else since.timestamp()
 
 
-def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
-    """Yield a line for each closed gate, even if its stream also has other problems."""
-    for state in states:
-        if state.gate is not None and not state.gate.is_open:
-            what = f"gate of {state.name} closed since {_time(state.gate.changed_at)} UTC: "
-            yield Text(printable(what + "; ".join(state.gate.reasons)), style="red")
-
-
-def _processes(states: Sequence[StreamState], width: int) -> Iterator[RenderableType]:
-    runs = {(run.host, run.pid): run for state in states for run in state.runs}
-    if not runs:
-        yield "no process is running these streams"
-        return
-    yield _table(_RUNS, list(runs.values()), width)
-    failing = {
-        one.name: one.error for state in states for run in state.runs for one in run.queries if one.error
-    }
-    for name, error in failing.items():
-        yield Padding(Text.assemble((f"{name} fails: ", "red"), printable(error)), (0, 0, 0, 2))
-
-
-def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
-    """Yield a stream's backlogs. A topic's backlog is shown per partition if the terminal is wide enough."""
-    queries = {query.name: query for query in state.queries}
-    for topic in dict.fromkeys(lag.topic for lag in state.partitions):
-        lags = [lag for lag in state.partitions if lag.topic == topic]
-        if width >= _WIDE:
-            for lag in lags:
-                yield _Waiting(
-                    state.name, "bronze", f"{topic} {lag.partition}", lag.records, lag.seconds, None
-                )
-            continue
-        known = [lag.records for lag in lags if lag.records is not None]
-        ages = [lag.seconds for lag in lags if lag.seconds is not None]
-        is_known = len(known) == len(lags)
-        seconds = max(ages, default=None) if len(ages) == len(lags) else None
-        yield _Waiting(
-            state.name, f"bronze ({topic})", topic, sum(known) if is_known else None, seconds, None
-        )
-    for one in state.layers:
-        is_only = sum(other.query == one.query for other in state.layers) == 1
-        name = one.query if is_only or width >= _WIDE else f"{one.query} ({one.source.partition('.')[2]})"
-        yield _Waiting(state.name, name, one.source, one.records, one.seconds, queries[one.query])
-
-
-def _table(columns: Sequence[_Column[_Row]], rows: Sequence[_Row], width: int) -> Table:
-    shown = [column for column in columns if width >= column.from_width]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in shown:
-        table.add_column(
-            column.heading,
-            justify="right" if column.is_number else "left",
-            no_wrap=column.is_number,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(column.text(row) for column in shown))
-    return table
+def _columns(states: Sequence[StreamState], at: datetime, width: int) -> list[Column[StreamState]]:
+    is_wide = width >= _WIDE
+    columns = [
+        Column[StreamState]("stream", lambda state: state.name),
+        Column[StreamState]("health", _word),
+        Column[StreamState]("since", lambda state: _moment(state.health.since, at, width), is_number=True),
+        Column[StreamState](
+            "newest event" if is_wide else "newest",
+            lambda state: _age(state.freshness_s, width),
+            _USUAL,
+            is_number=True,
+        ),
+        Column[StreamState]("waiting", lambda state: _waiting(state, width), is_number=True),
+        Column[StreamState]("letters", lambda state: number(state.open_letters), _USUAL, is_number=True),
+    ]
+    has_gate = any(state.gate is not None for state in states)
+    return [*columns, Column[StreamState]("gate", _gate, _USUAL)] if has_gate else columns
 
 
 def _word(state: StreamState) -> Text:
     return Text(state.health.word.value, style=_COLOURS[state.health.word])
+
+
+def _moment(moment: datetime | None, at: datetime, width: int) -> str:
+    """Return a time, on a narrow terminal without the year, or without the date if it is today's."""
+    if moment is None or width >= _WIDE:
+        return clock(moment)
+    return f"{moment:%T}" if moment.date() == at.date() else f"{moment:%m-%d %H:%M}"
+
+
+def _age(seconds: float | None, width: int) -> str:
+    if seconds is None:
+        return "?"
+    return told_s(seconds) if width >= _WIDE else roughly_told_s(seconds)
+
+
+def _waiting(state: StreamState, width: int) -> Text:
+    """Return the backlog of the layer whose oldest record has waited for the longest time, and its age."""
+    backlogs: list[list[PartitionLag | LayerLag]] = [list(state.partitions)]
+    backlogs += ([one for one in state.layers if one.layer == layer] for layer in LAYERS[1:])
+    backlogs = [lags for lags in backlogs if lags]
+    known = [lags for lags in backlogs if all(one.records is not None for one in lags)]
+    waiting = ([one for one in lags if one.records] for lags in known)
+    longest = max(filter(None, waiting), key=lambda lags: max(one.seconds or 0.0 for one in lags), default=[])
+    if not longest:
+        return Text("0") if backlogs and known == backlogs else Text("?", style="yellow")
+    ages = [one.seconds for one in longest if one.seconds is not None]
+    age = _age(max(ages) if len(ages) == len(longest) else None, width)
+    return Text(f"{number(sum(one.records or 0 for one in longest))}, {age}", style="yellow")
 
 
 def _gate(state: StreamState) -> str | Text:
@@ -176,66 +138,77 @@ def _gate(state: StreamState) -> str | Text:
     return "open" if state.gate.is_open else Text("closed", style="red")
 
 
-def _records(one: _Waiting) -> Text:
-    return Text(_number(one.records), style="" if one.records == 0 else "yellow")
+def _reasons(states: Iterable[StreamState], above: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield a line for each reason why streams are neither well nor idle, unless it is among those above."""
+    names = dict[tuple[Word, str], list[str]]()
+    for state in states:
+        word, reason = state.health.word, state.health.reason
+        is_told = any(reason in one or reason.endswith(one) for one in above)
+        if word not in (Word.WELL, Word.IDLE) and not is_told:
+            names.setdefault((word, reason), []).append(state.name)
+    for (word, reason), of in names.items():
+        yield _indented(Text.assemble((f"{', '.join(of)}: ", _COLOURS[word]), printable(reason)))
+
+
+def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
+    """Yield a line for each closed gate of a stream that has a worse problem."""
+    for state in states:
+        gate = state.gate
+        if gate is not None and not gate.is_open and state.health.word is not Word.BLOCKED:
+            what = f"gate of {state.name} closed since {clock(gate.changed_at)} UTC: "
+            yield _indented(Text(printable(what + "; ".join(gate.reasons)), style="red"))
+
+
+def _processes(states: Sequence[StreamState], at: datetime, width: int) -> Iterator[RenderableType]:
+    found = dict[tuple[str, int], list[Run]]()  # a process is in each of its streams' states
+    for state in states:
+        for run in state.runs:
+            found.setdefault((run.host, run.pid), []).append(run)
+    if not found:
+        yield "no process is running these streams"
+    for of_streams in found.values():
+        run = of_streams[0]
+        rates = [one.rows_per_s for mine in of_streams for one in mine.queries if one.rows_per_s is not None]
+        more = [f"{max(rates):,.0f} rows/s"] if rates else []
+        more += [] if run.telemetry_port is None else [f"telemetry at port {run.telemetry_port}"]
+        since = f"since {_moment(run.started_at, at, width)}"
+        said = f"process {run.pid} on {run.host} runs {_layers(run)}{_streams(run, states)} {since}"
+        yield Text(", ".join([said, *more]), no_wrap=True, overflow="ellipsis")
 
 
 def _layers(run: Run) -> str:
     return "all layers" if set(run.layers) == set(LAYERS) else ", ".join(run.layers)
 
 
-def _rows_per_s(run: Run) -> str:
-    rates = [one.rows_per_s for one in run.queries if one.rows_per_s is not None]
-    return f"{max(rates):,.0f}" if rates else ""
+def _streams(run: Run, states: Sequence[StreamState]) -> str:
+    """Return which of the streams a process runs, unless it runs all of them."""
+    names = [state.name for state in states if state.name in run.streams]
+    if len(names) == len(states):
+        return ""
+    return f" of {', '.join(names) if len(names) <= _NAMED else f'{len(names)} streams'}"
 
 
-def _number(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
+def _failing(states: Iterable[StreamState]) -> Iterator[RenderableType]:
+    failing = {
+        one.name: one.error for state in states for run in state.runs for one in run.queries if one.error
+    }
+    for name, error in failing.items():
+        yield _indented(Text.assemble((f"{name} fails: ", "red"), printable(error)))
 
 
-def _seconds(seconds: float | None) -> str:
-    return "?" if seconds is None else f"{seconds:,.1f} s"
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 2))
 
 
-def _time(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%F %T}"
+def _fitting(lines: list[RenderableType], room: int, console: Console) -> list[RenderableType]:
+    """Return the first of the lines that fit into `room` lines of the terminal, and how many are left out."""
+    heights = [_lines(one, console) for one in lines]
+    if sum(heights) <= room:
+        return lines
+    shown = next((n for n in range(len(lines), 0, -1) if sum(heights[:n]) < room), 0)
+    left = f"{len(lines) - shown} more reasons: `lakehouse status --once` shows all"
+    return [*lines[:shown], _indented(Text(left, style="dim"))]
 
 
-_HEALTH: tuple[_Column[StreamState], ...] = (
-    _Column("stream", lambda state: state.name),
-    _Column("health", _word),
-    _Column("since", lambda state: _time(state.health.since), _USUAL),
-    _Column("fresh", lambda state: _seconds(state.freshness_s), is_number=True),
-    _Column("letters", lambda state: _number(state.open_letters), is_number=True),
-    _Column("gate", _gate),
-    _Column("why", lambda state: state.health.reason, _FULL),
-)
-_RUNS: tuple[_Column[Run], ...] = (
-    _Column("process", lambda run: str(run.pid), is_number=True),
-    _Column("host", lambda run: run.host, _WIDE),
-    _Column("layers", _layers),
-    _Column("started", lambda run: _time(run.started_at)),
-    _Column("streams", lambda run: ", ".join(run.streams), _WIDE),
-    _Column("rows/s", _rows_per_s, _USUAL, is_number=True),
-    _Column("telemetry", lambda run: str(run.telemetry_port or ""), _USUAL, is_number=True),
-)
-_LAGS: tuple[_Column[_Waiting], ...] = (
-    _Column("stream", lambda one: one.stream, _FULL),
-    _Column("waits for", lambda one: one.name),
-    _Column("source", lambda one: one.source, _WIDE),
-    _Column("records", _records, is_number=True),
-    _Column("seconds", lambda one: _seconds(one.seconds), is_number=True),
-    _Column(
-        "version", lambda one: "" if one.query is None else _number(one.query.done), _WIDE, is_number=True
-    ),
-    _Column("done at", lambda one: "" if one.query is None else _time(one.query.done_at), _USUAL),
-)
-_TABLES: tuple[_Column[_Stored], ...] = (
-    _Column("table", lambda one: one.table.name),
-    _Column("version", lambda one: _number(one.table.version), is_number=True),
-    _Column("committed", lambda one: _time(one.table.committed_at), _USUAL),
-    _Column("rows", lambda one: _number(one.table.rows), is_number=True),
-    _Column("files", lambda one: _number(one.table.files), is_number=True),
-    _Column("bytes", lambda one: _number(one.table.size_bytes), _WIDE, is_number=True),
-    _Column("watermark", lambda one: "" if one.times is None else _time(one.times.watermark), _WIDE),
-)
+def _lines(shown: RenderableType, console: Console) -> int:
+    return len(console.render_lines(shown, pad=False))

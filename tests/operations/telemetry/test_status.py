@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,8 +15,20 @@ from lakehouse.cli.commands import status
 from lakehouse.cli.main import app
 from lakehouse.cli.reports.status import drawn
 from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
-from lakehouse.operations.telemetry import QueryRun, Run, observe
+from lakehouse.operations.telemetry import (
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    QueryRun,
+    Run,
+    StreamGate,
+    StreamState,
+    Word,
+    observe,
+)
 from lakehouse.operations.telemetry.runs import as_json, file_of
 from lakehouse.settings import Settings, load_settings
 from tests.support import log_lakes as lakes
@@ -64,62 +78,91 @@ def test_status_as_json_is_the_whole_observation(lake: Path) -> None:
     assert stream["open_letters"] == 1
 
 
-def test_status_once_prints_words_lags_and_tables(lake: Path) -> None:
-    del lake
-    result = CliRunner().invoke(app, ["status", "--once", "--stream", "transactions"])
+def told(*arguments: str) -> list[str]:
+    """Return the lines that the command prints, with single spaces."""
+    result = CliRunner().invoke(app, ["status", *arguments])
     assert result.exit_code == 0
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("lake")
+def test_status_once_has_a_line_for_each_stream_and_none_for_its_steps() -> None:
+    lines = told("--once")
+    for stream in ("metrics", "calls", "sales", "transactions"):
+        assert sum(line.startswith(f"{stream} stopped 2026-11-22 08:12:39") for line in lines) == 1
+        assert sum(line.startswith(f"{stream}: ") for line in lines) == 1
+    assert not any(line.startswith(("waits for", "table")) for line in lines)
+
+
+@pytest.mark.usefixtures("lake")
+def test_status_with_steps_also_has_every_lag_and_table() -> None:
+    lines = told("--once", "--steps", "--stream", "transactions")
     assert any(line.startswith("transactions stopped 2026-11-22 08:12:39") for line in lines)
-    assert "stream waits for source records seconds version done at" in lines
+    assert "stream waits for source records oldest version done at" in lines
     assert "transactions bronze transactions-topic 0 ? ?" in lines
-    assert "transactions silver.transactions bronze.transactions 0 0.0 s 2 2026-11-22 08:13:20" in lines
+    assert "transactions silver.transactions bronze.transactions 0 0 s 2 2026-11-22 08:13:20" in lines
     assert any(line.startswith("transactions export.user_transactions_5m gold.") for line in lines)
     assert "silver.transactions 2 2026-11-22 08:13:20 38 2 3,800 2026-11-15 08:12:59" in lines
 
 
-def test_status_in_a_pipe_is_printed_once(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    del lake
-
-    def stay(*_: object) -> None:
+@pytest.mark.usefixtures("lake")
+def test_status_in_a_pipe_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stay(*_: object, **__: object) -> None:
         raise AssertionError("it stays")
 
     monkeypatch.setattr(status, "_stay", stay)
-    result = CliRunner().invoke(app, ["status", "--stream", "transactions"])
-    assert result.exit_code == 0
-    assert result.stdout.count("waits for") == 1
+    assert sum(line.startswith("stream health") for line in told("--stream", "transactions")) == 1
 
 
-def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
-    """Return what a terminal of this width shows for one stream, without trailing spaces."""
+def shown(
+    seen: Observation,
+    width: int,
+    *,
+    alerts_reason: str | None = None,
+    with_steps: bool = False,
+    height: int | None = None,
+) -> list[str]:
+    """Return what a terminal shows, without trailing spaces. With a height, the report is live."""
+    console = Console(width=width, height=height, color_system=None)
+    is_live = height is not None
+    with console.capture() as captured:
+        console.print(drawn(seen, alerts_reason, console, with_steps=with_steps, is_live=is_live))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def seen_in(tmp_path: Path, *runs: Run) -> Observation:
+    """Return what is seen of one stream while these processes run."""
     settings = make_lake(tmp_path)
     for run in runs:
         file = file_of(settings.home, run.host, run.pid)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(as_json(run))
-    console = Console(width=width, color_system=None)
-    with console.capture() as captured:
-        console.print(drawn(observe([TRANSACTIONS], settings, NOW), None, width))
-    return [line.rstrip() for line in captured.get().splitlines()]
+    return observe([TRANSACTIONS], settings, NOW)
+
+
+Waits = tuple[int | None, float | None]
+FAILING = QueryRun("gold.user_transactions_5m", rows_per_s=1_234.5, error="OSError: the disk is full")
+RUN = Run("elsewhere", 4711, ("gold",), ("transactions",), NOW - timedelta(hours=1), NOW, 9464, (FAILING,))
+NOBODY = "alerts are not evaluated: `lakehouse alert` is not running"
 
 
 def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Path) -> None:
-    assert lines_at(80, tmp_path) == [
+    assert shown(seen_in(tmp_path), 80, with_steps=True) == [
         "2026-11-22 09:00:00 UTC",
         "no Kafka broker at 127.0.0.1:1 (nothing accepts connections there); start one",
         "with `lakehouse services up` or set kafka.bootstrap_servers",
         "(LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS)",
-        "stream        health   since                    fresh  letters  gate",
-        "transactions  stopped  2026-11-22 08:12:39  2,821.0 s        1",
+        "stream        health      since  newest    waiting  letters",
+        "transactions  stopped  08:12:39  47 min  5, 47 min        1",
         "  transactions: 5 rows of gold.user_transactions_5m wait for export; no process",
         "  runs it; the oldest has waited since 2026-11-22 08:12:39 UTC",
-        "",
         "no process is running these streams",
         "",
-        "waits for                    records    seconds  done at",
-        "bronze (transactions-topic)        ?          ?",
-        "silver.transactions                0      0.0 s  2026-11-22 08:13:20",
-        "gold.user_transactions_5m          0      0.0 s  2026-11-22 08:13:40",
-        "export.user_transactions_5m        5  2,841.0 s",
+        "waits for                    records       oldest  done at",
+        "bronze (transactions-topic)        ?            ?",
+        "silver.transactions                0          0 s  2026-11-22 08:13:20",
+        "gold.user_transactions_5m          0          0 s  2026-11-22 08:13:40",
+        "export.user_transactions_5m        5  47 min 21 s",
         "",
         "table                      version  committed            rows  files",
         "bronze.transactions              2  2026-11-22 08:13:00    42      4",
@@ -128,35 +171,154 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
     ]
 
 
-def test_one_of_60_characters_gets_the_words_the_processes_and_the_numbers(tmp_path: Path) -> None:
-    failing = QueryRun("gold.user_transactions_5m", error="OSError: the disk is full")
-    run = Run(
-        "elsewhere", 4711, ("gold",), ("transactions",), NOW - timedelta(hours=1), NOW, 9464, (failing,)
-    )
-    lines = lines_at(60, tmp_path, run)
+def test_one_of_60_characters_gets_the_words_what_waits_and_the_processes(tmp_path: Path) -> None:
+    lines = shown(seen_in(tmp_path, RUN), 60, with_steps=True)
     assert max(map(len, lines)) <= 60
-    assert lines[4:16] == [
-        "stream        health       fresh  letters  gate",
-        "transactions  stopped  2,821.0 s        1",
+    assert lines[4:13] == [
+        "stream        health      since    waiting",
+        "transactions  stopped  08:12:39  5, 47 min",
         "  transactions: 5 rows of gold.user_transactions_5m wait for",
         "  export; no process runs it; the oldest has waited since",
-        "  2026-11-22 08:12:39 UTC (since 2026-11-22 08:12:39)",
-        "",
-        "process  layers  started",
-        "   4711  gold    2026-11-22 08:00:00",
+        "  2026-11-22 08:12:39 UTC",
+        "process 4711 on elsewhere runs gold since 08:00:00, 1,234 r…",
         "  gold.user_transactions_5m fails: OSError: the disk is full",
         "",
-        "waits for                    records    seconds",
-        "bronze (transactions-topic)        ?          ?",
+        "waits for                    records       oldest",
     ]
+
+
+def test_one_of_200_characters_gets_whole_times_and_durations(tmp_path: Path) -> None:
+    assert shown(seen_in(tmp_path, RUN), 200, alerts_reason=NOBODY)[2:] == [
+        NOBODY,
+        "stream        health                 since  newest event         waiting  letters",
+        "transactions  stopped  2026-11-22 08:12:39    47 min 1 s  5, 47 min 21 s        1",
+        (
+            "  transactions: 5 rows of gold.user_transactions_5m wait for export; no process runs it; "
+            "the oldest has waited since 2026-11-22 08:12:39 UTC"
+        ),
+        "process 4711 on elsewhere runs gold since 2026-11-22 08:00:00, 1,234 rows/s, telemetry at port 9464",
+        "  gold.user_transactions_5m fails: OSError: the disk is full",
+    ]
+
+
+def state(
+    name: str, word: Word, reason: str = "", minutes: float | None = None, **values: Any
+) -> StreamState:
+    """Return a stream that has had this word for so many minutes, while 13,500 records wait."""
+    since = None if minutes is None else NOW - timedelta(minutes=minutes)
+    lag = PartitionLag(f"topic of {name}", 0, 5, 13_505, 13_500, 780.0)
+    given: dict[str, Any] = {"partitions": (lag,), "open_letters": 12, "freshness_s": 3_720.0} | values
+    return StreamState(name, Health(word, reason, since), **given)
+
+
+def test_the_worst_streams_come_first_and_of_them_those_that_have_been_so_for_longest() -> None:
+    states = (
+        state("well", Word.WELL),
+        state("idle", Word.IDLE, minutes=600),
+        state("behind", Word.BEHIND, "b", 60),
+        state("stopped just now", Word.STOPPED, "s1", 1),
+        state("stopped long ago", Word.STOPPED, "s2", 90),
+        state("stopped once", Word.STOPPED, "s3"),
+    )
+    lines = shown(Observation(NOW, states), 80)
+    assert [line.split("  ")[0] for line in lines[2:8]] == [
+        *("stopped long ago", "stopped just now", "stopped once", "behind", "idle", "well")
+    ]
+    assert lines[8:12] == [
+        "  stopped long ago: s2",
+        "  stopped just now: s1",
+        "  stopped once: s3",
+        "  behind: b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "silver", "gold", "expected"),
+    [
+        ((0, 0.0), [(0, 0.0)], [(0, 0.0)], "0"),
+        ((7, 60.0), [(5, 120.0), (6, 180.0)], [(9, 30.0)], "11, 3 min"),
+        ((7, 60.0), [(5, None), (6, 180.0)], [(0, 0.0)], "11, ?"),
+        ((None, None), [(0, 0.0)], [(9, 30.0)], "9, 30 s"),
+        ((None, None), [(0, 0.0)], [(0, 0.0)], "?"),
+    ],
+)
+def test_a_line_has_the_longest_wait_of_the_layers(
+    topic: Waits, silver: Sequence[Waits], gold: Sequence[Waits], expected: str
+) -> None:
+    found = StreamState(
+        "sales",
+        Health(Word.WELL, ""),
+        partitions=(PartitionLag("t", 0, 5, None, *topic),),
+        layers=(
+            *(LayerLag("silver", "silver.a", "bronze.a", *one) for one in silver),
+            *(LayerLag("gold", "gold.a", "silver.a", *one) for one in gold),
+        ),
+        open_letters=12,
+    )
+    line = shown(Observation(NOW, (found,)), 80)[2]
+    assert " ".join(line.split()) == f"sales well ? {expected} 12"
+
+
+def test_no_sentence_is_shown_twice() -> None:
+    away, lost = "no Kafka broker at k:9092", "stream c in the lake cannot be read: KeyError: 'size'"
+    closed = StreamGate(is_open=False, changed_at=NOW, reasons=("too few rows",))
+    states = (
+        state("a", Word.UNKNOWN, f"topic-a: {away}"),
+        state("b", Word.UNKNOWN, away),
+        state("c", Word.UNKNOWN, lost),
+        state("d", Word.EMPTY, "nothing has been accepted yet"),
+        state("e", Word.EMPTY, "nothing has been accepted yet"),
+        state("f", Word.BLOCKED, "gate closed: too few rows", gate=closed),
+        state("g", Word.STOPPED, "7 rows wait", gate=closed),
+    )
+    lines = shown(Observation(NOW, states, f"{lost}; ops.gates is lost", away), 100)
+    assert lines[1:3] == [f"{lost}; ops.gates is lost", away]
+    assert lines[11:] == [
+        "  g: 7 rows wait",
+        "  f: gate closed: too few rows",
+        "  d, e: nothing has been accepted yet",
+        "  gate of g closed since 2026-11-22 09:00:00 UTC: too few rows",
+        "no process is running these streams",
+    ]
+
+
+STOPPED = (
+    "13,500 records of {} wait for bronze; no process runs it (last active at 2026-11-22 08:47:00 UTC); "
+    "the oldest has waited since 2026-11-22 08:47:00 UTC"
+)
+
+
+@pytest.mark.parametrize("trouble", [2, 12])
+def test_twelve_streams_fit_into_a_terminal_of_80_by_24(trouble: int) -> None:
+    names = [f"stream-{number:02}" for number in range(12)]
+    run = Run("elsewhere", 4711, LAYERS, tuple(names[:9]), NOW - timedelta(days=3), NOW, 9464, (FAILING,))
+    gate = StreamGate(is_open=True, changed_at=NOW, reasons=())
+    more = {"runs": (run,), "gate": gate, "open_letters": 12_345, "freshness_s": 864_000.0}
+    states = tuple(
+        state(name, Word.STOPPED, STOPPED.format(name), 60 * 24 * number, **more)
+        if number < trouble
+        else state(name, Word.IDLE, "", 1, **more)
+        for number, name in enumerate(names)
+    )
+    seen = Observation(NOW, states)
+    lines = shown(seen, 80, alerts_reason=NOBODY, height=24)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert {line[:9] for line in lines[3:15]} == set(names)
+    assert sum("wait for bronze" in line for line in lines) == 2
+    left = [f"  {trouble - 2} more reasons: `lakehouse status --once` shows all"] if trouble > 2 else []
+    assert lines[-2 - len(left) :] == [
+        *left,
+        "process 4711 on elsewhere runs all layers of 9 streams since 11-19 09:00, 1,234…",
+        "  gold.user_transactions_5m fails: OSError: the disk is full",
+    ]
+    assert sum("wait for bronze" in line for line in shown(seen, 80)) == trouble
 
 
 def test_status_as_json_says_which_processes_run_a_stream(tmp_path: Path) -> None:
     run = Run("elsewhere", 4711, ("gold",), ("transactions",), NOW, NOW, None, (QueryRun("gold.other"),))
-    lines_at(80, tmp_path, run)
-    settings = load_settings().changed({"lake": str(tmp_path / "lake"), "home": tmp_path / "home"})
-    (state,) = observe([TRANSACTIONS], settings, NOW).as_json()["streams"]
-    assert state["runs"] == [
+    (found,) = seen_in(tmp_path, run).as_json()["streams"]
+    assert found["runs"] == [
         {
             "host": "elsewhere",
             "pid": 4711,
