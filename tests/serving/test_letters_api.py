@@ -38,6 +38,22 @@ def test_letters_are_counted_by_rule_and_under_every_rule_of_theirs(
     assert [(one["rule"], one["count"]) for one in some] == [("late", 1), ("wrong_type", 1)]
 
 
+def test_the_largest_counts_come_first_and_equal_ones_by_stream_rule_and_status(
+    client: TestClient, lake: ServedLake
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(n, "wrong_type", stream="sales") for n in range(3)])
+    lake.write_spec(DEAD_LETTERS, [letter(3, "not_json"), letter(4, "late", status="replayed")])
+    lake.write_spec(DEAD_LETTERS, [letter(5, "late"), letter(6, "late", stream="calls")])
+    counts = client.get(f"{PATH}/counts").json()["counts"]
+    assert [tuple(one.values()) for one in counts] == [
+        ("sales", "wrong_type", "open", 3),
+        ("calls", "late", "open", 1),
+        ("metrics", "late", "open", 1),
+        ("metrics", "late", "replayed", 1),
+        ("metrics", "not_json", "open", 1),
+    ]
+
+
 def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, lake: ServedLake) -> None:
     letters = [letter(n, "late" if n % 2 else "not_json") for n in range(7)]
     lake.write_spec(DEAD_LETTERS, letters[:4])

@@ -127,7 +127,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Count letters by stream, rule and status, and show the newest letters.
+    """Count letters by stream, rule and status, largest first, and show the newest letters.
 
     Long raw values are truncated, and unprintable characters are escaped. Values that are not UTF-8 are shown
     in hex.

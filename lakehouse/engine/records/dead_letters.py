@@ -206,15 +206,20 @@ def _refuse(what: str, name: str, known: Collection[str]) -> None:
 
 
 def count_letters(letters: DataFrame) -> list[Row]:
-    """Return the number of letters by stream, rule and status; a letter with two rules counts under both."""
+    """Return the number of letters by stream, rule and status, largest first.
+
+    A letter with two rules counts under both.
+    """
     by_rule = letters.select("stream", "status", F.explode(F.array_distinct("reasons.rule")).alias("rule"))
-    return by_rule.groupBy("stream", "rule", "status").count().orderBy("stream", "rule", "status").collect()
+    counts = by_rule.groupBy("stream", "rule", "status").count()
+    return counts.orderBy(F.desc("count"), "stream", "rule", "status").collect()
 
 
 def count_by_rule(letters: DataFrame) -> dict[str, int]:
-    """Return the number of letters by rule; a letter with two rules counts under both."""
+    """Return the number of letters by rule, largest first; a letter with two rules counts under both."""
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
-    return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
+    counts = rules.groupBy("rule").count().orderBy(F.desc("count"), "rule")
+    return {row.rule: row["count"] for row in counts.collect()}
 
 
 def place() -> Column:

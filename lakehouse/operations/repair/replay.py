@@ -384,4 +384,5 @@ def _count(judged: DataFrame) -> tuple[int, int]:
 def _added(mine: Any, theirs: Any) -> Any:
     if isinstance(mine, int):
         return mine + theirs
-    return {name: mine.get(name, 0) + theirs.get(name, 0) for name in sorted({*mine, *theirs})}
+    sums = {name: mine.get(name, 0) + theirs.get(name, 0) for name in {*mine, *theirs}}
+    return dict(sorted(sums.items(), key=lambda one: (-one[1], one[0])))

@@ -149,7 +149,10 @@ class Letters:
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Count letters by stream, rule and status. A letter that breaks two rules counts for both."""
+        """Count letters by stream, rule and status, largest first.
+
+        A letter that breaks two rules counts for both.
+        """
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()
@@ -157,7 +160,8 @@ class Letters:
             for part in snapshot.rows(columns, delta.everything(wanted.conditions())):
                 counter.update(_counted(wanted.keep(part)))
             names = ("stream", "rule", "status", "count")
-            return [dict(zip(names, (*group, counter[group]), strict=True)) for group in sorted(counter)]
+            largest_first = sorted(counter.items(), key=lambda one: (-one[1], one[0]))
+            return [dict(zip(names, (*group, count), strict=True)) for group, count in largest_first]
 
         return delta.read_or(self._table, read, [])
 

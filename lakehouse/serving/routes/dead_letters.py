@@ -81,7 +81,10 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Count letters by stream, rule and status. A letter that breaks two rules counts for both."""
+        """Count letters by stream, rule and status, largest first.
+
+        A letter that breaks two rules counts for both.
+        """
         await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)

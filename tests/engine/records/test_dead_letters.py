@@ -19,6 +19,7 @@ from lakehouse.common.terminal import Console
 from lakehouse.engine.records.dead_letters import (
     SCHEMA,
     Selection,
+    count_by_rule,
     count_letters,
     find_letter,
     newest_letters,
@@ -156,14 +157,28 @@ def test_a_topic_or_a_rule_that_neither_a_stream_nor_a_letter_has_is_refused_wit
         refuse_unnamed(letters, selection, topics={"calls"}, rules={"too_cheap"})
 
 
-def test_letters_are_counted_under_each_of_their_rules_once(letters: DataFrame) -> None:
+def test_letters_are_counted_under_each_of_their_rules_once_and_the_largest_counts_come_first(
+    letters: DataFrame,
+) -> None:
     assert [tuple(row) for row in count_letters(letters)] == [
-        ("metrics", "future", "open", 1),
         ("metrics", "late", "open", 2),
+        ("metrics", "future", "open", 1),
         ("metrics", "not_json", "discarded", 1),
         ("sales", "late", "replayed", 1),
         ("sales", "null_field", "open", 1),
     ]
+    assert list(count_by_rule(letters).items()) == [
+        ("late", 3),
+        ("future", 1),
+        ("not_json", 1),
+        ("null_field", 1),
+    ]
+
+
+def test_counts_of_several_sources_are_added_and_the_largest_come_first() -> None:
+    one = Replayed(failed=3, failing={"late": 2, "not_json": 1})
+    both = one + Replayed(failed=3, failing={"not_json": 3})
+    assert (both.failed, list(both.failing.items())) == (6, [("not_json", 4), ("late", 2)])
 
 
 def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> None:
@@ -199,7 +214,7 @@ def test_a_list_cuts_values_and_escapes_what_does_not_print(
     assert "v… (2,000 bytes)" in printed
     assert r"\x1b[2J" in printed
     assert "0abc0" not in printed
-    assert listed["counts"][1] == {"stream": "metrics", "rule": "late", "status": "open", "count": 2}
+    assert listed["counts"][0] == {"stream": "metrics", "rule": "late", "status": "open", "count": 2}
     assert listed["letters"][1] == {
         "id": "1abc1",
         "stream": "metrics",
