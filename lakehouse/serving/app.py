@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
+from lakehouse.engine.records.dead_letters import RULES
 from lakehouse.operations.alerts.beats import BeatCollector, Beats
 from lakehouse.operations.quality.subjects import subjects
 from lakehouse.operations.telemetry import Observer
 from lakehouse.serving import problems
 from lakehouse.serving.child_commands import Actions
 from lakehouse.serving.reading.changes import Changes
-from lakehouse.serving.reading.dead_letters import Letters
+from lakehouse.serving.reading.dead_letters import Letters, Names
 from lakehouse.serving.reading.events import Ops
 from lakehouse.serving.reading.gold import Gold
 from lakehouse.serving.reading.lookups import Lookups
@@ -56,6 +57,7 @@ def make_app(
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
+    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     redis_url = settings.redis.url.get_secret_value()
     live = Live(redis_url, redis_timeout_s)
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
@@ -91,7 +93,7 @@ def make_app(
     if (table := service_metrics(streams)) is not None:
         app.include_router(metrics_api.router(lookups, table))
     app.include_router(tables_api.router(lookups, streams))
-    app.include_router(letters_api.router(lookups, letters, names))
+    app.include_router(letters_api.router(lookups, letters, Names(names, topics, RULES)))
     app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)]))
     app.include_router(watch_api.router(lookups, ops, settings, streams, observer))
     app.include_router(changes_api.router(changes))

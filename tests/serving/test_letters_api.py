@@ -71,6 +71,45 @@ def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, la
     assert first["letters"][1]["reasons"] == [{"rule": "late", "column": None, "message": "it is late"}]
 
 
+def test_letters_of_one_topic_are_listed_and_counted_alone(client: TestClient, lake: ServedLake) -> None:
+    other: dict[str, Any] = {"stream": "metrics", "topic": "metricsTopic"}
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "late", **other)])
+    lake.write_spec(
+        DEAD_LETTERS, [letter(3, "not_json", **other), letter(4, "late", status="replayed", **other)]
+    )
+    assert offsets(client, "topic=metricsTopic") == [4, 3, 2]
+    assert offsets(client, "topic=metricsTopic&status=open&rule=late") == [2]
+    assert offsets(client, "topic=metrics-events") == [1]
+    assert offsets(client, "topic=sales-events-v1") == []
+    counts = client.get(f"{PATH}/counts?topic=metricsTopic&status=open").json()["counts"]
+    assert [(one["rule"], one["count"]) for one in counts] == [("late", 1), ("not_json", 1)]
+    for url in (PATH, f"{PATH}/counts"):
+        assert client.get(f"{url}?topic={'a' * 249}").status_code == 400  # no such topic
+        for topic in ("", "a" * 250):
+            assert client.get(f"{url}?topic={topic}").status_code == 422
+
+
+def test_letters_are_found_by_a_text_in_one_of_their_messages(client: TestClient, lake: ServedLake) -> None:
+    def reasons(*said: tuple[str, str | None]) -> dict[str, Any]:
+        return {"reasons": [{"rule": rule, "column": None, "message": message} for rule, message in said]}
+
+    rows = [
+        letter(1, **reasons(("wrong_type", 'value must be a number, not a string: "12.5 (EUR)"'))),
+        letter(2, **reasons(("late", "an hour late"), ("wrong_type", "amount is Größe .*"))),
+        letter(3, **reasons(("skipped", None))),
+        letter(4),
+    ]
+    lake.write_spec(DEAD_LETTERS, rows)
+    found = {
+        text: offsets(client, f"text={text}") for text in ("(eur)", "GRÖSSE", "größe", ".*", "late", "\\d")
+    }
+    assert found == {"(eur)": [1], "GRÖSSE": [], "größe": [2], ".*": [2], "late": [2], "\\d": []}
+    assert offsets(client, "text=GRÖßE&rule=late") == [2]
+    assert offsets(client, "text=late&rule=skipped") == []
+    counts = client.get(f"{PATH}/counts?text=an hour").json()["counts"]
+    assert [(one["rule"], one["count"]) for one in counts] == [("late", 1), ("wrong_type", 1)]
+
+
 def test_a_replayed_letter_says_when_it_was_admitted_and_all_its_times(
     client: TestClient, lake: ServedLake
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -24,7 +25,11 @@ LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
             "no parameter 'serviceid': did you mean service_id?",
         ),
         ("/api/metrics/latest?serviceid=a", "no parameter 'serviceid': did you mean service?"),
-        (f"{LETTERS}?topic=a", "no parameter 'topic': cursor, limit, rule, since, status, stream or until"),
+        (f"{LETTERS}?Topic=a", "no parameter 'Topic': did you mean topic?"),
+        (
+            f"{LETTERS}?offset=1",
+            "no parameter 'offset': cursor, limit, rule, since, status, stream, text, topic or until",
+        ),
         (f"{LETTERS}/counts?Stream=sales", "no parameter 'Stream': did you mean stream?"),
         (f"{HAPPENINGS}?kinds=start", "no parameter 'kinds': did you mean kind?"),
         ("/api/v1/gates?stream=sales", "no parameter 'stream': cursor or limit"),
@@ -70,6 +75,14 @@ def test_no_route_takes_a_parameter_that_it_does_not_declare(make_client: MakeCl
     [
         (f"{LETTERS}?stream=slaes", "stream: no stream 'slaes': did you mean sales?"),
         (
+            f"{LETTERS}?topic=sales-events-v2",
+            "topic: no topic 'sales-events-v2': did you mean sales-events-v1?",
+        ),
+        (
+            f"{LETTERS}/counts?topic=Metrics-Events",
+            "topic: no topic 'Metrics-Events': did you mean metrics-events?",
+        ),
+        (
             f"{LETTERS}/counts?rule=not_jsn",
             "rule: no dead-letter rule 'not_jsn': did you mean not_json?",
         ),
@@ -114,15 +127,28 @@ def test_a_value_that_is_not_among_several_is_told_the_nearest(client: TestClien
     assert found.json()["detail"].startswith(said)
 
 
-def test_streams_and_rules_of_letters_are_known_even_if_nothing_declares_them_any_more(
+def test_streams_topics_and_rules_of_letters_are_known_even_if_nothing_declares_them_any_more(
     client: TestClient, lake: ServedLake
 ) -> None:
-    lake.write_spec(DEAD_LETTERS, [letter(1, "too_cheap", stream="shops"), letter(2, "late")])
-    for query, count in (("stream=shops", 1), ("rule=too_cheap", 1), ("stream=sales", 0), ("rule=future", 0)):
+    gone: dict[str, Any] = {"stream": "shops", "topic": "shop.floor"}
+    lake.write_spec(DEAD_LETTERS, [letter(1, "too_cheap", **gone), letter(2, "late")])
+    in_letters = ("stream=shops", "topic=shop.floor", "rule=too_cheap")
+    declared = ("stream=sales", "topic=sales-events-v1", "rule=future")
+    for query, count in (*((one, 1) for one in in_letters), *((one, 0) for one in declared)):
         found = client.get(f"{LETTERS}?{query}")
         assert (found.status_code, found.json()["count"]) == (200, count), query
     found = client.get(f"{LETTERS}?stream=shop")
     assert found.json()["detail"] == "stream: no stream 'shop': did you mean shops?"
+    found = client.get(f"{LETTERS}?topic=shop-floor")
+    assert found.json()["detail"] == "topic: no topic 'shop-floor': did you mean shop.floor?"
+
+
+def test_a_topic_is_known_by_the_name_that_the_settings_give_it(make_client: MakeClient) -> None:
+    client = make_client(changes={"topics": {"sales-events-v1": "shop.sales"}})
+    assert client.get(f"{LETTERS}?topic=shop.sales").status_code == 200
+    found = client.get(f"{LETTERS}?topic=shop.sale")
+    assert found.json()["detail"] == "topic: no topic 'shop.sale': did you mean shop.sales?"
+    assert client.get(f"{LETTERS}?topic=sales-events-v1").status_code == 400
 
 
 def test_every_rule_that_the_code_gives_as_a_reason_is_a_known_one() -> None:

@@ -103,35 +103,45 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """A filter for letters. A letter must match all given conditions. Times are in epoch microseconds."""
+    """A filter for letters. A letter must match all given conditions. Times are in epoch microseconds.
+
+    `text` must occur in the message of one of the letter's reasons, in any case.
+    """
 
     stream: str | None = None
+    topic: str | None = None
     rule: str | None = None
+    text: str | None = None
     status: str | None = None
     since: int | None = None
     until: int | None = None
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return the filters on stream, status and time. The filter on the rule is in `keep`."""
-        found = [] if self.stream is None else [delta.equals("stream", self.stream)]
-        found += [] if self.status is None else [delta.equals("status", self.status)]
+        """Return the filters on stream, topic, status and time. The filters on reasons are in `keep`."""
+        equal = {"stream": self.stream, "topic": self.topic, "status": self.status}
+        found = [delta.equals(name, value) for name, value in equal.items() if value is not None]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
         return found + ([] if self.until is None else [delta.before("first_seen", self.until)])
 
     def keep(self, part: pa.Table) -> pa.Table:
-        """Return the letters that were refused by the wanted rule, or all letters if no rule is wanted."""
-        if self.rule is None:
-            return part
-        letters, rules = _rules(part)
-        return part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
+        """Return the letters with the wanted rule and the wanted text among their reasons."""
+        if self.rule is not None:
+            letters, rules = _reasons(part, "rule")
+            part = part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
+        if self.text is not None:
+            letters, messages = _reasons(part, "message")
+            found = pc.match_substring(messages, self.text, ignore_case=True)
+            part = part.take(pc.unique(letters.filter(found)))
+        return part
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of all streams and rules that occur in dead letters."""
+    """The names of streams, topics and rules that may occur in dead letters."""
 
     streams: Collection[str]
+    topics: Collection[str]
     rules: Collection[str]
 
 
@@ -166,9 +176,17 @@ class Letters:
         return delta.read_or(self._table, read, [])
 
     def names(self) -> Names:
-        """Return the names of all streams and rules that occur in the letters."""
-        found = self.counts(WantedLetters()).value
-        return Names({one["stream"] for one in found}, {one["rule"] for one in found})
+        """Return the names of all streams, topics and rules that occur in the letters."""
+
+        def read(snapshot: Snapshot) -> Names:
+            streams, topics, rules = set[str](), set[str](), set[str]()
+            for part in snapshot.rows(("stream", "topic", "reasons"), None):
+                streams.update(part["stream"].unique().to_pylist())
+                topics.update(part["topic"].unique().to_pylist())
+                rules.update(_reasons(part, "rule")[1].unique().to_pylist())
+            return Names(streams, topics, rules)
+
+        return delta.read_or(self._table, read, Names((), (), ())).value
 
     def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
         """Return the newest `most` letters, newest first and without their raw bytes."""
@@ -198,16 +216,16 @@ class Letters:
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 
 
-def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return two arrays with an entry for each reason: the index of its letter, and its rule."""
+def _reasons(part: pa.Table, field: Literal["rule", "message"]) -> tuple[pa.Array, pa.Array]:
+    """Return two arrays with an entry for each reason: the index of its letter, and this field of it."""
     reasons = part["reasons"].combine_chunks()
-    return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
+    return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), field)
 
 
 def _counted(part: pa.Table) -> dict[tuple[str, str, str], int]:
     if not part.num_rows:
         return {}
-    letters, rules = _rules(part)
+    letters, rules = _reasons(part, "rule")
     names = {name: part[name].combine_chunks().take(letters) for name in ("stream", "status")}
     table = pa.table({"letter": letters, "rule": rules, **names})
     once = table.group_by(["letter", "stream", "rule", "status"]).aggregate([])

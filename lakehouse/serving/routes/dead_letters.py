@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pyspark.sql.types import TimestampType
 
-from lakehouse.engine.records.dead_letters import OPEN, RULES, SCHEMA
+from lakehouse.engine.records.dead_letters import OPEN, SCHEMA
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, camel, unkept
 from lakehouse.serving.parameters import Cursor, Limit, Page
@@ -19,6 +19,7 @@ from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.serving.reading.dead_letters import (
     LISTED,
     Letters,
+    Names,
     Part,
     WantedLetters,
     bytes_of,
@@ -35,8 +36,21 @@ from lakehouse.streams.messages.layout import Row
 Stream = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only letters from this stream.")
 ]
+Topic = Annotated[
+    str | None,
+    Query(min_length=1, max_length=249, description="Only letters of records from this Kafka topic."),
+]
 Rule = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
+]
+Text = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=200,
+        description="Only letters with a message that contains this text, in any case. Messages may end with "
+        "the refused value, cut to 80 characters.",
+    ),
 ]
 Status = Annotated[
     Literal["open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion"] | None,
@@ -58,14 +72,18 @@ _TIMES = tuple(field.name for field in SCHEMA if isinstance(field.dataType, Time
 async def _wanted(
     *,
     stream: Stream = None,
+    topic: Topic = None,
     rule: Rule = None,
+    text: Text = None,
     status: Status = None,
     since: Since = None,
     until: Until = None,
 ) -> WantedLetters:
     return WantedLetters(
         stream=stream,
+        topic=topic,
         rule=rule,
+        text=text,
         status=status,
         since=None if since is None else parameters.micros("since", since),
         until=None if until is None else parameters.micros("until", until),
@@ -75,8 +93,8 @@ async def _wanted(
 Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
-def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
-    """Return the routes for silver.dead_letters; `streams` contains the names of the declared streams."""
+def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
+    """Return the routes for silver.dead_letters; `declared` contains the names that streams declare."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
@@ -85,7 +103,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
 
         A letter that breaks two rules counts for both.
         """
-        await _refuse_unnamed(wanted, lookups, letters, streams)
+        await _refuse_unnamed(wanted, lookups, letters, declared)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
         origin = _origin(found, [one["status"] for one in found.value])
@@ -96,7 +114,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
         request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
         """Return letters, newest first and without their raw bytes."""
-        await _refuse_unnamed(wanted, lookups, letters, streams)
+        await _refuse_unnamed(wanted, lookups, letters, declared)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
         shown, following = found.value.rows, None
@@ -139,16 +157,19 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     return routes
 
 
-async def _refuse_unnamed(
-    wanted: WantedLetters, lookups: Lookups, letters: Letters, streams: Collection[str]
-) -> None:
-    """Raise Problem for a stream or rule that is neither declared nor in the table."""
-    stream, rule = wanted.stream, wanted.rule
-    if (stream is None or stream in streams) and (rule is None or rule in RULES):
+async def _refuse_unnamed(wanted: WantedLetters, lookups: Lookups, letters: Letters, declared: Names) -> None:
+    """Raise Problem for a stream, topic or rule that is neither declared nor in the table."""
+    asked = (
+        ("stream", wanted.stream, declared.streams),
+        ("topic", wanted.topic, declared.topics),
+        ("rule", wanted.rule, declared.rules),
+    )
+    if all(value is None or value in known for _, value, known in asked):
         return
     there = await lookups.scan(letters.names)
-    refuse_unknown("stream", _given(stream), {*streams, *there.streams}, "stream")
-    refuse_unknown("rule", _given(rule), {*RULES, *there.rules}, "dead-letter rule")
+    refuse_unknown("stream", _given(wanted.stream), {*declared.streams, *there.streams}, "stream")
+    refuse_unknown("topic", _given(wanted.topic), {*declared.topics, *there.topics}, "topic")
+    refuse_unknown("rule", _given(wanted.rule), {*declared.rules, *there.rules}, "dead-letter rule")
 
 
 def _given(value: str | None) -> list[str]:
