@@ -38,6 +38,14 @@ SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600
             ["dead-letters", "replay", "--stream=metrics", "--rule=late"],
         ),
         (
+            {"action": "replay", "topic": "-calls.v1", "rule": "late", "dryRun": True},
+            ["dead-letters", "replay", "--topic=-calls.v1", "--rule=late", "--dry-run", "--format=json"],
+        ),
+        (
+            {"action": "discard", "topic": "a" * 249, "until": "2026-03-01T00:00:00Z"},
+            ["dead-letters", "discard", f"--topic={'a' * 249}", "--until=2026-03-01T00:00:00Z"],
+        ),
+        (
             {"action": "replay", "all": True, "dryRun": True},
             ["dead-letters", "replay", "--all", "--dry-run", "--format=json"],
         ),
@@ -57,6 +65,10 @@ def test_an_action_is_a_command_of_the_command_line(wanted: Any, command: list[s
     [
         ({"action": "format"}, "action"),
         ({"action": "audit", "rule": "late"}, "rule"),
+        ({"action": "maintain", "topic": "metrics-events"}, "topic"),
+        ({"action": "replay", "topic": "a b"}, "topic"),
+        ({"action": "replay", "topic": "metrics-events\n"}, "topic"),
+        ({"action": "discard", "topic": "a" * 250}, "topic"),
         ({"action": "rebuild"}, "layer"),
         ({"action": "discard", "all": True, "dryRun": True}, "dryRun"),
         ({"action": "expect", "table": ["--version=1"]}, "table.0"),

@@ -17,8 +17,9 @@ from lakehouse.serving.security.access import caller_of
 from lakehouse.serving.strictness import refuse_unknown
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.][^\x00]*$")]
+Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 Id = Annotated[str, Path(alias="id", max_length=100, description="The action's id.")]
-_LETTERS = ("rule", "since", "until", "id")
+_LETTERS = ("topic", "rule", "since", "until", "id")
 _DRY = ("--dry-run", "--format=json")
 
 
@@ -29,6 +30,7 @@ class WantedAction(BaseModel):
 
     action: Literal["replay", "discard", "audit", "expect", "rebuild", "maintain"]
     stream: list[Name] = Field(default=[], max_length=20, description="Only these streams.")
+    topic: Topic | None = Field(None, description="For replay and discard: only records from this topic.")
     rule: Name | None = Field(None, description="For replay and discard: only letters that break this rule.")
     since: Name | None = Field(None, description="For replay and discard: first seen at this time or later.")
     until: Name | None = Field(None, description="For replay and discard: first seen before this time.")
