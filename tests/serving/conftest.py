@@ -16,6 +16,7 @@ from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
 from lakehouse.streams.registry import load
 from tests.support import redis_servers
+from tests.support.browser import Page, browsing
 from tests.support.served_lakes import PATIENCE_S, MakeClient, ServedLake
 
 
@@ -37,6 +38,13 @@ def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Serve
         "redis.url": SecretStr(redis_server),
     }
     return ServedLake(session_settings.changed(changes))
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """Yield a page of a separate browser."""
+    with browsing(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

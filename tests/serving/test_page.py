@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from lakehouse.engine.records.dead_letters import STATUSES
 from lakehouse.serving.routes.page import FILES
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
@@ -111,6 +112,19 @@ def test_every_file_that_a_file_names_is_there() -> None:
     named = list(Links.of(FILES / "index.html"))
     assert [name for name in named if not (FILES / name.removeprefix("page/")).is_file()] == []
     assert "page/app.js" in named
+
+
+def test_the_page_lists_every_status_of_a_letter() -> None:
+    statuses = quoted("filters.js", "STATUSES")
+    assert statuses[::2] == [*STATUSES, ""]
+    assert statuses[1::2] == [*STATUSES, "any"]
+
+
+def quoted(name: str, constant: str) -> list[str]:
+    """Return the strings in a list of a module."""
+    found = re.search(rf"^const {constant} = (\[.*\]);$", (FILES / name).read_text(), re.MULTILINE)
+    assert found is not None, f"{name} has no {constant}"
+    return re.findall(r'"([^"]*)"', found[1])
 
 
 def test_the_page_has_no_script_and_no_style_of_its_own() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.streams.definition import MergedTable
-from tests.support.browser import Page, browsing
+from tests.support.browser import Page
 from tests.support.served_lakes import (
     MINUTE_MS,
     NOON_MS,
@@ -125,12 +124,6 @@ def filled(lake: ServedLake) -> ServedLake:
     return lake
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    with browsing(tmp_path) as made:
-        yield made
-
-
 def notification(name: str, value: str) -> Row:
     place = {"partition": 0, "offset": 7, "crossing": 1}
     return {"product": name, "value": Decimal(value), "event_time": at(NOON_MS), **place}
@@ -192,6 +185,7 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
         page.click("header nav a", "Dead letters")
         page.click(".sides a", HOSTILE)
         page.wait("location.hash.includes('rule=')")
+        assert page.text("td .message") == "it is late +1"
         assert page.run("document.title") == "Dead letters · lakehouse"
         assert page.run("document.querySelectorAll('img').length") == 0
         page.click("button", "Discard")

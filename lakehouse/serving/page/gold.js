@@ -1,6 +1,7 @@
 // A gold table: its rows by key and time, a chart, and the SQL and the URL that return the same rows.
 
 import { ask, declared, query } from "./api.js";
+import { copyButton } from "./copying.js";
 import { calm, el, field, select, swap } from "./dom.js";
 import { drawn } from "./drawing.js";
 import { count, words } from "./format.js";
@@ -185,11 +186,9 @@ function facts(table, found) {
 
 function same(table, wanted, found) {
   const sql = sqlOf(table, wanted.keys, found.start, MOST);
-  const copy = (text) =>
-    el("button", { type: "button", class: "quiet", key: `c:${text}`, on: { click: () => navigator.clipboard?.writeText(text) } }, "Copy");
   return [
     el("h2", {}, "The same rows in SQL and the API"),
-    el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copy(sql)),
-    el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copy(new URL(found.path, location.href).href)),
+    el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copyButton(sql, "SQL")),
+    el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copyButton(new URL(found.path, location.href).href, "address")),
   ];
 }

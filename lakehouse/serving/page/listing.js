@@ -1,0 +1,44 @@
+// The table of dead letters, and the same letters as JSON lines.
+
+import { jsonLines } from "./copying.js";
+import { badge, el, moment, table } from "./dom.js";
+import { address } from "./filters.js";
+import { count, cut } from "./format.js";
+
+const MOST_WHY = 240;
+const FILE = "dead-letters.jsonl";
+
+export function listing(letters, wanted) {
+  const isMixed = wanted.status === "";
+  const isTried = letters.some((one) => one.attempts > 1);
+  const rows = letters.map((one) => {
+    const link = `#/letters/${one.id}`;
+    return [
+      el("a", { href: link, key: link, class: "whole" }, cut(one.id, 11)),
+      moment(one.firstSeen),
+      one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
+      why(one.reasons),
+      place(one, wanted),
+      one.stream,
+      ...(isMixed ? [badge(one.status)] : []),
+      ...(isTried ? [one.attempts > 1 ? count(one.attempts) : ""] : []),
+    ];
+  });
+  const headings = ["id", "first seen", "rules", "why", "record", "stream", ...(isMixed ? ["status"] : []), ...(isTried ? ["attempts"] : [])];
+  const shown = table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
+  return letters.length === 0 ? [shown] : [shown, el("div", { class: "buttons" }, ...jsonLines(letters, FILE))];
+}
+
+/** The first reason's message, which ends with the refused value, and the number of further reasons. */
+function why([first, ...others]) {
+  const message = first?.message ?? "";
+  const shown = cut(message, MOST_WHY);
+  const more = others.length === 0 ? null : el("span", { class: "muted" }, ` +${others.length}`);
+  return el("span", { class: "message", title: shown === message ? null : message }, shown, more);
+}
+
+/** Where a record is in Kafka; its topic is a link to the topic's letters. */
+function place({ id, topic, partition, offset }, wanted) {
+  const link = el("a", { href: address({ ...wanted, topic }), key: `topic:${id}` }, topic);
+  return el("span", { class: "whole" }, wanted.topic === topic ? topic : link, ` ${partition} @ ${offset}`);
+}

@@ -1,0 +1,149 @@
+"""The page's views of dead letters in a real, headless Chromium: filters, messages and copies.
+
+No test starts a replay; the one in tests/integration replays a letter with real layers.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from tests.support.browser import Page
+from tests.support.served_lakes import ServedLake, letter
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.soak
+HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+LISTED = "[...document.querySelectorAll('[data-key^=\"#/letters/\"]')]"
+NOTE_ACTIONS = """(() => {
+    const ask = window.fetch;
+    const done = {id: '1', status: 'succeeded', lines: [], result: {asked: 2, wouldPass: 1}};
+    window.wanted = [];
+    window.fetch = (path, options = {}) => {
+        if (options.method !== 'POST') return ask(path, options);
+        window.wanted.push(options.body);
+        return Promise.resolve(new Response(JSON.stringify(done), {status: 202}));
+    };
+})()"""
+NOTE_COPIES = """(() => {
+    const make = URL.createObjectURL;
+    navigator.clipboard.writeText = async (text) => { window.copied = text; };
+    URL.createObjectURL = (blob) => {
+        blob.text().then((text) => { window.saved = text; });
+        return make.call(URL, blob);
+    };
+    HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };
+})()"""
+
+
+def test_letters_of_a_topic_are_listed_and_an_action_takes_only_these(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    others = [letter(2, "late", topic="metricsTopic"), letter(3, "not_json", topic="metricsTopic")]
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), *others])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 3")
+        page.run(NOTE_ACTIONS)
+        page.click(".sides a", "metricsTopic")
+        page.wait(f"{LISTED}.length === 2")
+        assert page.run("document.querySelector('[name=topic]').value") == "metricsTopic"
+        assert page.run("document.querySelector('[name=status]').value") == "open"
+
+        page.click(".sides a", "late")
+        page.wait(f"{LISTED}.length === 1")
+        for verb in ("Dry run", "Discard"):
+            page.click(".sides button", verb)
+            assert "from the topic metricsTopic with the rule late" in page.text("dialog p")
+            page.click("dialog button.main", verb)
+            page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
+            page.press("Escape")
+        which = {"topic": "metricsTopic", "rule": "late"}
+        assert [json.loads(one) for one in page.run("wanted")] == [
+            {"action": "replay", **which, "dryRun": True},
+            {"action": "discard", **which},
+        ]
+
+        page.go(f"{url}/#/letters?topic=metrics-event")
+        assert "no topic 'metrics-event': did you mean metrics-events?" in page.text(".sides .trouble")
+        assert page.run("document.querySelectorAll('.sides button, .sides table').length") == 0
+        assert page.run("document.querySelector('[name=topic]').value") == "metrics-event"
+
+
+def test_letters_are_found_by_a_text_and_nothing_can_be_done_to_more_than_these(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "not_json", "late"), letter(3, "future")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 3")
+        page.click("[name=text]")
+        page.write("IS LATE")
+        page.press("Tab")
+        page.wait(f"{LISTED}.length === 2")
+        assert "cannot select letters by a text" in page.text(".sides section:last-child p.muted")
+        assert page.run("document.querySelectorAll('.sides .danger').length") == 0
+
+
+def test_the_list_says_why_and_shows_the_text_of_strangers_as_text(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    tried = letter(2, "late", "wrong_type", "future", attempts=3)
+    lake.write_spec(DEAD_LETTERS, [letter(1, HOSTILE, topic=HOSTILE), tried])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 2")
+        said = page.run("[...document.querySelectorAll('td .message')].map((one) => one.innerText)")
+        assert said == ["it is late +2", f"it is {HOSTILE}"]
+        tries = "[...document.querySelectorAll('.sides section:last-child tbody tr')]"
+        assert page.run(f"{tries}.map((one) => one.lastChild.innerText)") == ["3", ""]
+        page.click(".sides section:last-child a", HOSTILE)
+        page.wait(f"{LISTED}.length === 1")
+        assert page.run("document.querySelector('[name=topic]').value") == HOSTILE
+        assert page.run("document.querySelectorAll('img').length") == 0
+        assert page.run("document.title") == "Dead letters · lakehouse"
+    assert [one for one in page.complaints if "/api/v1/status" not in one] == []  # which needs a broker
+
+
+def test_listed_letters_are_copied_and_saved_as_json_lines(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(number, HOSTILE, value=b"secret") for number in range(60)])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 50")
+        page.run(NOTE_COPIES)
+        page.click("button", "Copy as JSON lines")
+        lines = page.wait("window.copied").split("\n")
+        page.click("button", "Download as JSON lines")
+        assert page.wait("window.saved").split("\n") == lines
+        assert page.run("savedAs") == "dead-letters.jsonl"
+        rows = [json.loads(line) for line in lines[:-1]]
+        assert [row["offset"] for row in rows] == [*range(59, 9, -1)]
+        assert rows[0]["reasons"] == [{"rule": HOSTILE, "column": None, "message": f"it is {HOSTILE}"}]
+        assert {"key", "value", "headers"}.isdisjoint(rows[0])
+
+
+def test_times_are_chosen_by_one_click(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    times = "['since', 'until', 'within'].map((one) => document.querySelector(`[name=${one}]`)?.value)"
+    today = datetime.now(UTC).date()
+    midnights = [f"{today + timedelta(days=days)}T00:00:00Z" for days in (-1, 0, 1)]
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters?within=900")
+        for name, span in (("yesterday", midnights[:2]), ("today", midnights[1:])):
+            page.click("a.choice", name)
+            page.wait(f"{times}.join() === '{','.join(span)},'")
+        page.click("a.choice", "last hour")
+        page.wait(f"{times}[1] === ''")
+        since = datetime.fromisoformat(page.run(f"{times}[0]"))
+        assert timedelta(minutes=59) < datetime.now(UTC) - since < timedelta(minutes=61)
+        page.run("document.querySelector('[name=within]').value = '3600'")
+        page.run(
+            "document.querySelector('[name=within]').dispatchEvent(new Event('change', {bubbles: true}))"
+        )
+        page.wait(f"{times}.join() === ',,3600'")
