@@ -1,4 +1,4 @@
-"""The page's views of dead letters in a real, headless Chromium: filters, messages and copies.
+"""The page's views of dead letters in a real, headless Chromium: filters, messages, copies, and one letter.
 
 No test starts a replay; the one in tests/integration replays a letter with real layers.
 """
@@ -18,6 +18,7 @@ from tests.support.serving import serving
 
 pytestmark = pytest.mark.soak
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+LETTER = f"#/letters/{1:064x}"
 LISTED = "[...document.querySelectorAll('[data-key^=\"#/letters/\"]')]"
 NOTE_ACTIONS = """(() => {
     const ask = window.fetch;
@@ -147,3 +148,24 @@ def test_times_are_chosen_by_one_click(lake: ServedLake, page: Page, tmp_path: P
             "document.querySelector('[name=within]').dispatchEvent(new Event('change', {bubbles: true}))"
         )
         page.wait(f"{times}.join() === ',,3600'")
+
+
+def test_json_in_a_string_is_laid_out_and_numbers_are_copied_as_they_are(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    value = '{"payload": "{\\"price\\": 1.50, \\"of\\": \\"<img src=x>\\"}"}'
+    places = {"partition": 1000, "offset": 1234567, "batch": 4711}
+    lake.write_spec(DEAD_LETTERS, [{**letter(1, "late", value=value.encode()), **places}])
+    shown = "document.querySelector('pre.lines')?.textContent"
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/{LETTER}")
+        expected = '{\n  "payload": (JSON in a string) {\n    "price": 1.50,\n    "of": "<img src=x>"\n  }\n}'
+        assert page.wait(shown) == expected
+        page.click(".record button", "Text")
+        page.wait(f"{shown} === {json.dumps(value)}")
+        page.run(NOTE_COPIES)
+        facts = page.text(".facts-list")
+        for name, number in places.items():
+            assert f"{number} " in facts
+            page.click(".facts-list button", f"the {name}")
+            page.wait(f"window.copied === '{number}'")

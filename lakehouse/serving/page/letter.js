@@ -1,14 +1,16 @@
 // One dead letter: its origin, every reason, the attempts, and its bytes.
 
 import { ask, askIfThere, query } from "./api.js";
+import { copyButton } from "./copying.js";
 import { badge, calm, el, moment, swap, table } from "./dom.js";
-import { count, words } from "./format.js";
+import { count, UNKNOWN, words } from "./format.js";
 import { actionButtons } from "./letters.js";
 import { record } from "./record.js";
 import { on } from "./live.js";
 
 const FACTS = ["stream", "stage", "topic", "partition", "offset", "kafkaTimestamp", "firstSeen", "lastAttempt", "attempts", "job", "batch", "codeVersion"];
 const TIMES = new Set(["kafkaTimestamp", "firstSeen", "lastAttempt"]);
+const NUMBERS = new Set(["partition", "offset", "batch"]); // to be copied into other tools, so without separators
 const TRIED = new Set(["replay", "discard"]);
 
 export function open(root, _parameters, id) {
@@ -30,7 +32,7 @@ export function open(root, _parameters, id) {
 }
 
 function content(letter, bytes, tried, again) {
-  const facts = FACTS.map((name) => [words(name), TIMES.has(name) ? moment(letter[name]) : count(letter[name])]);
+  const facts = FACTS.map((name) => [words(name), fact(name, letter[name])]);
   const reasons = letter.reasons.map((one) => [one.rule, one.column ?? "", one.message]);
   return [
     el("p", { class: "lead" }, badge(letter.status), el("code", { class: "id" }, letter.id)),
@@ -43,6 +45,13 @@ function content(letter, bytes, tried, again) {
     el("dl", { class: "facts-list" }, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     tried,
   ];
+}
+
+function fact(name, value) {
+  if (NUMBERS.has(name)) {
+    return value === null ? UNKNOWN : [String(value), " ", copyButton(String(value), name)];
+  }
+  return TIMES.has(name) ? moment(value) : count(value);
 }
 
 /** The replays and discards that may have included a letter since it was written. */
@@ -68,7 +77,6 @@ function concerns(details, letter) {
   } catch {
     return true;
   }
-  const id = said?.selection?.id;
-  const rule = said?.selection?.rule;
-  return (!id || letter.id.startsWith(id)) && (!rule || letter.reasons.some((one) => one.rule === rule));
+  const { id, topic, rule } = said?.selection ?? {};
+  return (!id || letter.id.startsWith(id)) && (!topic || letter.topic === topic) && (!rule || letter.reasons.some((one) => one.rule === rule));
 }

@@ -6,6 +6,7 @@ import { count, cut } from "./format.js";
 
 const MOST = 2_000_000;
 const ROW = 16;
+const MARK = "(JSON in a string)"; // outside quotation marks, where no record can have it
 const HIDDEN = "Raw bytes may contain personal data: viewing them requires a token with the scope payload.";
 
 /** The value of a letter's record, and its key and headers on request, or a notice if the caller may not see them. */
@@ -81,10 +82,10 @@ function part(title, data, pathAt) {
   return node;
 }
 
-/** JSON with one line per member; its tokens are unchanged. */
-export function laidOut(text) {
+/** JSON with one line per member; its tokens are unchanged, but JSON in a string is laid out, too, after a mark. */
+export function laidOut(text, indent = 0) {
   const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs) ?? [];
-  let depth = 0;
+  let depth = indent;
   let out = "";
   tokens.forEach((token, index) => {
     const next = tokens[index + 1];
@@ -99,10 +100,24 @@ export function laidOut(text) {
     } else if (token === ",") {
       out += token + line();
     } else {
-      out += token === ":" ? ": " : token;
+      const inner = next === ":" ? null : inside(token);
+      out += token === ":" ? ": " : inner === null ? token : `${MARK} ${laidOut(inner, depth)}`;
     }
   });
   return out;
+}
+
+/** The JSON object or array in a string, as text, or null for any other token. */
+function inside(token) {
+  if (!token.startsWith('"')) {
+    return null;
+  }
+  try {
+    const text = JSON.parse(token);
+    return /^\s*[{[]/.test(text) && JSON.parse(text) ? text : null;
+  } catch {
+    return null;
+  }
 }
 
 /** "0000  7b 22 …  {"…" with sixteen bytes per line; the first byte is at `offset` in the part. */
