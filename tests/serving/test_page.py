@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from lakehouse.common.events import Kind
 from lakehouse.engine.records.dead_letters import STATUSES
 from lakehouse.serving.routes.page import FILES
 from lakehouse.serving.security.access import Access
@@ -114,7 +115,8 @@ def test_every_file_that_a_file_names_is_there() -> None:
     assert "page/app.js" in named
 
 
-def test_the_page_lists_every_status_of_a_letter() -> None:
+def test_the_page_lists_every_kind_of_event_and_every_status_of_a_letter() -> None:
+    assert quoted("log.js", "KINDS") == [kind.value for kind in Kind]
     statuses = quoted("filters.js", "STATUSES")
     assert statuses[::2] == [*STATUSES, ""]
     assert statuses[1::2] == [*STATUSES, "any"]

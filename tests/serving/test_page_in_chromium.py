@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse.common.events import Event
+from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.security.tokens import Scope, Tokens
@@ -129,6 +131,23 @@ def notification(name: str, value: str) -> Row:
     return {"product": name, "value": Decimal(value), "event_time": at(NOON_MS), **place}
 
 
+def event(second: int, kind: str, message: str) -> Event:
+    return Event(
+        id=f"id-{second}",
+        at=at(NOON_MS + second * 1000),
+        kind=kind,
+        stream=None,
+        layer=None,
+        table=None,
+        actor="lakehouse run",
+        host="here",
+        pid=second,
+        code_version="0.1.0",
+        message=message,
+        details=None,
+    )
+
+
 def result(expectation: str, *, success: bool) -> Row:
     found = {"run_id": "1", "checked_at": at(NOON_MS), "table": "gold.metrics_1m", "rows": 90, "version": 2}
     examples = "[]" if success else '[{"service_id": "auth"}]'
@@ -211,6 +230,23 @@ def test_values_on_the_page_are_those_of_gold(
         for column, heading in numbers(TABLES[name]).items():
             expected = [row[column] for row in gold]
             assert [number_of(one) for one in shown(page, heading)] == expected, column
+
+
+@pytest.mark.soak
+def test_the_log_folds_repeated_events(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    repeated = [event(number, "failure", HOSTILE) for number in range(6)]
+    append(lake.settings.lake, [*repeated, event(6, "resolve", "3 resent"), event(7, "failure", HOSTILE)])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/log")
+        page.wait("document.querySelectorAll('tbody .message').length === 3")
+        said = page.run("[...document.querySelectorAll('tbody .message')].map((one) => one.innerText)")
+        assert said == [HOSTILE, "3 resent", f"{HOSTILE} 6 times since 2026-05-04 12:00:00"]
+        assert (
+            page.run("document.querySelector('tbody tr:last-child time').innerText") == "2026-05-04 12:00:05"
+        )
+        page.go(f"{url}/#/log?kind=resolve")
+        page.wait("document.querySelectorAll('tbody .message').length === 1")
+        assert page.run("document.querySelectorAll('img').length") == 0
 
 
 @pytest.mark.soak

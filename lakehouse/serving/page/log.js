@@ -2,10 +2,11 @@
 
 import { ask, askIfThere, declared, query } from "./api.js";
 import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
-import { words } from "./format.js";
+import { count, words } from "./format.js";
 import { on } from "./live.js";
 
-const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "replay", "discard", "skip", "rebuild", "maintenance", "copy", "alert", "events_lost"];
+const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "refused", "replay", "discard", "skip", "resolve", "rebuild", "maintenance", "copy", "alert", "events_lost"];
+const SHOWN = ["kind", "stream", "layer", "table", "message", "actor"];
 const EVERY_MS = 5000;
 const MOST = 200;
 
@@ -62,8 +63,26 @@ function happenings(found) {
   if (found === null) {
     return el("p", { class: "muted" }, "This server does not report events.");
   }
-  const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", el("span", { class: "message" }, one.message), one.actor]);
+  const rows = folded(found.happenings).map(({ newest: one, oldest, times }) => {
+    const repeats = times === 1 ? null : el("span", { class: "muted" }, ` ${count(times)} times since `, moment(oldest.at));
+    return [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", el("span", { class: "message" }, one.message, repeats), one.actor];
+  });
   return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "No events." });
+}
+
+/** Fold successive events that differ only in time and process into one. */
+function folded(happenings) {
+  const found = [];
+  for (const one of happenings) {
+    const last = found.at(-1);
+    if (last !== undefined && SHOWN.every((name) => last.newest[name] === one[name])) {
+      last.oldest = one;
+      last.times += 1;
+    } else {
+      found.push({ newest: one, oldest: one, times: 1 });
+    }
+  }
+  return found;
 }
 
 function actionTable(actions) {
