@@ -83,6 +83,11 @@ NOTE_TEXTS_OF_CHARTS = """(() => {
         return fillText.call(this, text, ...where);
     };
 })()"""
+COLOURS_OF_CHARTS = """[...document.querySelectorAll('.uplot')].map((one) => Object.fromEntries(
+    [...one.querySelectorAll('.u-series')].slice(1).map((row) => [
+        row.querySelector('.u-label').textContent,
+        getComputedStyle(row.querySelector('.u-marker')).borderTopColor,
+    ])))"""
 VIEWS = {
     "overview": ("#/", "h1"),
     "letters": ("#/letters?status=", "td .badge"),
@@ -230,6 +235,29 @@ def test_values_on_the_page_are_those_of_gold(
         for column, heading in numbers(TABLES[name]).items():
             expected = [row[column] for row in gold]
             assert [number_of(one) for one in shown(page, heading)] == expected, column
+
+
+@pytest.mark.soak
+def test_a_series_has_one_colour_in_all_charts_and_keeps_it(
+    filled: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    at_end = NOON_MS + 29 * MINUTE_MS
+    for service in ("billing", "zeta"):
+        filled.write(TABLES["metrics_1m"], [minute(service, "memory_mb", start_ms=at_end)])
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/gold/metrics_1m?within=")
+        page.wait("document.querySelectorAll('.uplot').length === 2")
+        cpu, memory = page.run(COLOURS_OF_CHARTS)
+        assert (set(cpu), set(memory)) == ({"auth", "billing", HOSTILE}, {"billing", "zeta"})
+        assert cpu["billing"] == memory["billing"]
+        assert len({*cpu.values(), *memory.values()}) == 4
+
+        filled.write(TABLES["metrics_1m"], [minute("aaa", "memory_mb", start_ms=at_end)])
+        page.wait(f"({COLOURS_OF_CHARTS})[1]?.aaa")
+        later_cpu, later_memory = page.run(COLOURS_OF_CHARTS)
+        assert later_cpu == cpu
+        assert later_memory["aaa"] not in cpu.values()
+        assert {name: later_memory[name] for name in memory} == memory
 
 
 @pytest.mark.soak

@@ -33,6 +33,35 @@ export function bands(name, points, windowSeconds) {
   return chart(`${name}: percentiles and average`, points, windowSeconds, [at, ...columns], options);
 }
 
+let places = new Map();
+
+/**
+ * Give each series name a colour and a dash, the same in all charts. Names that are shown already keep theirs;
+ * new ones get free ones in alphabetical order. To be called with the names of all charts before they are made.
+ */
+export function distinguish(names) {
+  const shown = new Set(names);
+  const kept = new Map([...places].filter(([name]) => shown.has(name)));
+  const taken = new Set(kept.values());
+  let free = 0;
+  for (const name of [...shown].filter((one) => !kept.has(one)).sort()) {
+    while (taken.has(free)) {
+      free += 1;
+    }
+    taken.add(free);
+    kept.set(name, free);
+  }
+  places = kept;
+}
+
+/** How the line of a series looks; the first 24 names look different. */
+function lineOf(name) {
+  const at = places.get(name) ?? 0;
+  const index = at % COLOURS.length;
+  const dash = Math.floor(index / DASHES.length) + Math.floor(at / COLOURS.length);
+  return { stroke: colour(COLOURS[index]), dash: DASHES[dash % DASHES.length] };
+}
+
 /** A chart of one `measure` of several series, `{name, points}`; `isLow` if it is one of several charts. */
 export function lines(title, compared, measure, windowSeconds, isLow = false) {
   const all = compared.flatMap((one) => one.points);
@@ -41,12 +70,7 @@ export function lines(title, compared, measure, windowSeconds, isLow = false) {
     const known = new Map(points.map((one) => [one.at, number(one[measure])]));
     return times.map((at) => known.get(at) ?? null);
   });
-  const series = compared.map((one, index) => ({
-    label: one.name,
-    stroke: colour(COLOURS[index % COLOURS.length]),
-    dash: DASHES[Math.floor(index / 3) % DASHES.length],
-    width: 2,
-  }));
+  const series = compared.map(({ name }) => ({ label: name, ...lineOf(name), width: 2 }));
   return chart(title, all, windowSeconds, [times, ...columns], { series, height: isLow ? LOW : HEIGHT });
 }
 

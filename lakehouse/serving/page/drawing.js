@@ -1,6 +1,6 @@
 // Charts of a table's rows: percentile bands of one series, several series compared, or bars.
 
-import { bands, lines, together } from "./chart.js";
+import { bands, distinguish, lines, together } from "./chart.js";
 import { el, exact } from "./dom.js";
 import { camel, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
@@ -25,8 +25,10 @@ export function drawn(table, rows, wanted) {
     return bands(series[0].name, points(table, series[0].rows), table.windowSeconds);
   }
   const apart = unitsOf(table, series);
-  const charts = [...apart].slice(0, MOST_CHARTS).map(([unit, found]) => {
-    const shown = found.slice(0, MOST_SERIES).map((one) => ({ ...one, points: points(table, one.rows) }));
+  const drawable = [...apart].slice(0, MOST_CHARTS).map(([unit, found]) => [unit, found, found.slice(0, MOST_SERIES)]);
+  distinguish(drawable.flatMap(([, , first]) => first.map((one) => one.name)));
+  const charts = drawable.map(([unit, found, first]) => {
+    const shown = first.map((one) => ({ ...one, points: points(table, one.rows) }));
     const some = shown.length < found.length ? `${shown.length} of ${found.length}` : `${found.length}`;
     const title = `${unit === "" ? "" : `${unit}: `}${words(measure)} of ${some} series`;
     const chart = lines(title, shown, measure, table.windowSeconds, apart.size > 1);
