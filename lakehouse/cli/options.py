@@ -50,9 +50,9 @@ VerboseOption = Annotated[
 AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
-        help="Continue despite this; may be repeated. data-loss: Kafka dropped records before they "
-        "landed; ops.data_losses lists them. resend: rows are sent again, because their table was deleted "
-        "and recreated, or VACUUM has removed its changes."
+        help="Continue despite one of these problems; may be repeated. data-loss: Kafka dropped records "
+        "before they landed; ops.data_losses lists them. resend: rows are sent again, because their table "
+        "was deleted and recreated, or VACUUM has removed its changes."
     ),
 ]
 SkipOption = Annotated[

@@ -40,7 +40,7 @@ def read_own(path: Path) -> bytes:
             reason = _of_owner(path.lstat())
         for directory in dict.fromkeys((path.absolute().parent, path.resolve().parent)):
             if reason is None and (other := foreign(directory, sticky=True)) is not None:
-                reason = f"its directory {directory} is not yours alone: {other}"
+                reason = f"others can change its directory {directory}: {other}"
         if reason is not None:
             raise ForeignError(reason)
         return file.read()
@@ -61,9 +61,9 @@ def _reason(where: Path | int, state: os.stat_result, *, sticky: bool = False) -
         return None
     mode = f"mode {stat.S_IMODE(state.st_mode):04o}"
     if state.st_mode & stat.S_IWOTH:
-        return f"everybody may write to it ({mode})"
+        return f"anyone can write to it ({mode})"
     if state.st_mode & stat.S_IWGRP and (_has_acl(where) or not _is_private(state)):
-        return f"group {_group(state.st_gid)} may write to it ({mode})"
+        return f"group {_group(state.st_gid)} can write to it ({mode})"
     return None
 
 

@@ -73,7 +73,7 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
     if _UNSAFE.search(url):
         raise ValueError("it has characters that must be percent-encoded in a URL, such as a space (%20)")
     if "@" in parts.netloc and not credentials:
-        raise ValueError("it has a user or a password (`@` before the host), which have their own settings")
+        raise ValueError("it contains a user name or password (`@` before the host); set these separately")
     if not query and (parts.query or parts.fragment):
         raise ValueError("it has a query or a fragment (`?` or `#`), after which no path can be added")
 

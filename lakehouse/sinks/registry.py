@@ -52,8 +52,8 @@ def require_fit(stream: Stream) -> None:
             for why in kind.unfit(table):
                 others = ", ".join(repr(other.name) for other in SINKS if other is not kind)
                 raise SettingsError(
-                    f"stream {stream.name}: gold.{table.name} cannot go to {kind.label}: {why}. Change that, "
-                    f"or set streams.{stream.name}.gold.{table.name}.sinks = [{others}]"
+                    f"stream {stream.name}: gold.{table.name} cannot be exported to {kind.label}: {why}. Fix "
+                    f"this, or set streams.{stream.name}.gold.{table.name}.sinks = [{others}]"
                 )
 
 

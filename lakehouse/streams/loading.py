@@ -19,7 +19,9 @@ from lakehouse.common.nearest import no_such
 from lakehouse.common.ownership import foreign
 from lakehouse.streams.definition import Stream
 
-_WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
+_WAY_OUT = (
+    "Make sure that you own it and only you can write to it (chown, chmod go-w), or install the package"
+)
 
 
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:

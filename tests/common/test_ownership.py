@@ -45,9 +45,9 @@ def test_a_file_of_the_user_or_of_root_is_read(
     [
         (0, (ANOTHER, 0o644, 0), "the owner is user 41002, but this process runs as root (0)"),
         (MINE, (ANOTHER, 0o400, 0), "the owner is user 41002, but this process runs as user 41001"),
-        (0, (0, 0o646, 0), "everybody may write to it (mode 0646)"),
-        (0, (0, 0o664, DAEMON), "group daemon may write to it (mode 0664)"),
-        (MINE, (MINE, 0o620, 41_003), "group 41003 may write to it (mode 0620)"),
+        (0, (0, 0o646, 0), "anyone can write to it (mode 0646)"),
+        (0, (0, 0o664, DAEMON), "group daemon can write to it (mode 0664)"),
+        (MINE, (MINE, 0o620, 41_003), "group 41003 can write to it (mode 0620)"),
     ],
 )
 def test_a_file_that_somebody_else_may_change_is_not_read(
@@ -65,7 +65,7 @@ def test_a_file_that_somebody_else_may_change_is_not_read(
     [
         (0, 0o755, None),
         (0, 0o1777, None),  # like /tmp: nobody can replace another user's file
-        (0, 0o777, "everybody may write to it (mode 0777)"),
+        (0, 0o777, "anyone can write to it (mode 0777)"),
         (ANOTHER, 0o755, "the owner is user 41002, but this process runs as root (0)"),
         (ANOTHER, 0o1777, "the owner is user 41002, but this process runs as root (0)"),
     ],
@@ -81,12 +81,12 @@ def test_the_directory_of_a_file_counts(tmp_path: Path, owner: int, mode: int, r
         return
     with pytest.raises(ForeignError) as refused:
         read_own(path)
-    assert str(refused.value) == f"its directory {directory} is not yours alone: {reason}"
+    assert str(refused.value) == f"others can change its directory {directory}: {reason}"
 
 
 def test_a_directory_of_modules_is_nobodys_own_if_it_is_sticky(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    assert foreign(tmp_path) == "everybody may write to it (mode 1777)"
+    assert foreign(tmp_path) == "anyone can write to it (mode 1777)"
 
 
 def test_a_link_of_somebody_else_leads_nowhere(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_directory_to_which_a_link_leads_counts_too(tmp_path: Path) -> None:
     path, link = made(tmp_path / "shared"), tmp_path / "link.toml"
     link.symlink_to(path)
     path.parent.chmod(0o777)
-    with pytest.raises(ForeignError, match=f"its directory {path.parent} is not yours alone: everybody may"):
+    with pytest.raises(ForeignError, match=f"others can change its directory {path.parent}: anyone can"):
         read_own(link)
 
 
@@ -116,7 +116,7 @@ def test_an_access_list_gives_others_what_the_mode_says_of_the_group(tmp_path: P
     entries = ((1, 6, nobody), (2, 6, ANOTHER), (4, 4, nobody), (16, 6, nobody), (32, 4, nobody))
     packed = struct.pack("<I", 2) + b"".join(entry.pack(*one) for one in entries)
     os.setxattr(path, "system.posix_acl_access", packed)
-    with pytest.raises(ForeignError, match=r"group root may write to it \(mode 0664\)"):
+    with pytest.raises(ForeignError, match=r"group root can write to it \(mode 0664\)"):
         read_own(path)
 
 

@@ -194,9 +194,12 @@ def test_what_is_not_encrypted_takes_no_proxy_from_loopback_to_loopback(
             {"S3_ENDPOINT": "http://10.0.0.7:9000", "HTTP_HOSTS": "10.0.0.70,store"},
             "s3.endpoint is http://10.0.0.7…, so",
         ),
-        ({"SCHEMA_REGISTRY_URL": "https://u:s3cret@registry.example"}, "it has a user or a password"),
-        ({"KAFKA_OAUTH_TOKEN_URL": "https://u:s3cret@login.example/t"}, "it has a user or a password"),
-        ({"S3_ENDPOINT": "https://u:s3cret@store.example"}, "it has a user or a password"),
+        ({"SCHEMA_REGISTRY_URL": "https://u:s3cret@registry.example"}, "it contains a user name or password"),
+        (
+            {"KAFKA_OAUTH_TOKEN_URL": "https://u:s3cret@login.example/t"},
+            "it contains a user name or password",
+        ),
+        ({"S3_ENDPOINT": "https://u:s3cret@store.example"}, "it contains a user name or password"),
         (
             {"KAFKA_OAUTH_TOKEN_URL": "https://login.example/t -XX:Evil"},
             "characters that must be percent-en",

@@ -17,10 +17,10 @@ def finding(severity: Severity, *, success: bool = False, error: str | None = No
     [
         ((finding("fail", success=True), finding("warn", success=True)), "all hold"),
         ((finding("fail"), finding("fail"), finding("fail", success=True)), "2 do NOT hold"),
-        ((finding("warn"), finding("fail", success=True)), "1 do not hold, as warnings"),
+        ((finding("warn"), finding("fail", success=True)), "1 do not hold (warnings only)"),
         (
             (finding("warn", error="no such column"), finding("fail"), finding("warn")),
-            "1 could NOT be evaluated, 1 do NOT hold, 1 do not hold, as warnings",
+            "1 could NOT be evaluated, 1 do NOT hold, 1 do not hold (warnings only)",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def moved(
 def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved: Moved) -> None:
     checks = moved.copy.audited()
     assert [check.differences for check in checks] == [0, 0]
-    assert checks[0].notes[0].endswith("has sent version 3, and this copy of it ends at version 1")
+    assert checks[0].notes[0].endswith("has sent version 3, but the newest version of this copy is 1")
     with pytest.raises(PositionError, match="an older copy was restored"):
         moved.copy.run()
     moved.adopt()

@@ -230,7 +230,7 @@ def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
     shutil.move(tmp_path / "older", bronze_path)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
-    said = f"^{SILVER} has read version 2 of {BRONZE}, which ends at version 1: an older copy was restored"
+    said = f"^{SILVER} has read version 2 of {BRONZE}, whose newest version is 1: an older copy was restored"
     with pytest.raises(PositionError, match=said):
         take_all(partial(silver_of, spark, lake_settings))
 

@@ -242,7 +242,7 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
         "expectations of 2 tables: 1 do NOT hold",
         "expectations of 1 table: 1 do NOT hold",
         "expectations of 1 table: all hold",
-        "expectations of 1 table: 1 do not hold, as warnings",
+        "expectations of 1 table: 1 do not hold (warnings only)",
     ]
     assert json.loads(events[1].details or "")["broken"] == {
         "gold.product_sales": [],

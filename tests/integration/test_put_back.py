@@ -121,7 +121,7 @@ def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_
     lake.put_back(SILVER, tmp_path / "copy")
 
     with pytest.raises(
-        PositionError, match=rf"^{GOLD} has read version 5 of {SILVER}, which ends at version 4"
+        PositionError, match=rf"^{GOLD} has read version 5 of {SILVER}, whose newest version is 4"
     ):
         lake.run()  # silver has refilled its table in one commit
     assert lake.clean == "abcde"
@@ -131,6 +131,6 @@ def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_
     assert lake.audited() == CLEAN | {"gold": {"missing"}}
     monkeypatch.setattr(reading, "_CLOCKS_DIFFER_MS", 0)
     with pytest.raises(
-        PositionError, match=f"^{GOLD} read a version 5 of {SILVER} that differs from the current one"
+        PositionError, match=f"^the version 5 of {SILVER} that {GOLD} read differs from the current version 5"
     ):
         lake.run()

@@ -313,8 +313,8 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
         (("--maxmemory", "1"), "Redis is full, so rows wait: "),
         (("--min-replicas-to-write", "1"), "Redis has too few replicas to accept rows"),
         (("--requirepass", "secret"), "Redis has refused the user in redis.url: "),
-        (("--user", "default", "on", "nopass", "~other:*", "+@all"), "Redis denies a right: "),
-        (("--user", "default", "on", "nopass", "~*", "+@all", "-evalsha"), "Redis denies a right: "),
+        (("--user", "default", "on", "nopass", "~other:*", "+@all"), "Redis denies a permission: "),
+        (("--user", "default", "on", "nopass", "~*", "+@all", "-evalsha"), "Redis denies a permission: "),
     ],
 )
 @pytest.mark.parametrize("of", [OF_THE_WHEEL, OF_THE_SYSTEM], ids=["6.2", "system"])

@@ -181,8 +181,9 @@ def test_a_home_that_others_may_write_is_refused_and_nothing_is_started(home: Pa
 
     assert isinstance(ended.exception, ServiceError)
     assert str(ended.exception) == (
-        f"the local services are not started or stopped in {home}: everybody may write to it (mode 0777). "
-        "Make it yours (chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
+        f"refusing to start or stop the local services in {home}: anyone can write to it (mode 0777). Make "
+        "sure that you own it and only you can write to it (chown, chmod go-w), or set `home` "
+        "(LAKEHOUSE_HOME) to another directory"
     )
     assert list(home.iterdir()) == []
 

@@ -135,7 +135,7 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"refusing to use {home}/services.json: everybody may write to it (mode 0666). It contains the "
+        f"refusing to use {home}/services.json: anyone can write to it (mode 0666). It contains the "
         "local services' addresses. Make sure that only you can write to it and its directory "
         "(chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to a different directory"
     )
@@ -301,8 +301,8 @@ SAID = {
         """such as LAKEHOUSE_ALERTS_WEBHOOKS='["https://example.org/hook"]'"""
     ),
     ("schema_registry_url", "https://me:hunter2@host"): (
-        "LAKEHOUSE_SCHEMA_REGISTRY_URL: it has a user or a password (`@` before the host), which have "
-        "their own settings"
+        "LAKEHOUSE_SCHEMA_REGISTRY_URL: it contains a user name or password (`@` before the host); set "
+        "these separately"
     ),
 }
 

@@ -298,7 +298,7 @@ def test_a_missing_right_is_named(postgres_server: Server, database: str) -> Non
         connection.execute("CREATE ROLE reader LOGIN PASSWORD 'se/cret'")
     text = refused(postgres_server.url(name, user="reader"))
     assert text.startswith(
-        f"PostgreSQL denies the user in postgres.url a right: permission denied for database {name}"
+        f"PostgreSQL denies a permission to the user in postgres.url: permission denied for database {name}"
     )
 
 

@@ -204,7 +204,7 @@ def test_missing_rights_are_named_with_the_grant_that_gives_them(
     )
     url = postgres_server.url(name, user=role)
     assert refused(url).startswith(
-        "PostgreSQL denies the user in postgres.url a right: permission denied for schema gold"
+        "PostgreSQL denies a permission to the user in postgres.url: permission denied for schema gold"
     )
     ask(database, f"GRANT USAGE ON SCHEMA gold TO {role}; GRANT SELECT ON gold.notes TO {role}")
     for table, lacking in (
@@ -212,13 +212,13 @@ def test_missing_rights_are_named_with_the_grant_that_gives_them(
         ("notes", "INSERT, UPDATE, DELETE"),
     ):
         text = refused(url)
-        assert "a right" not in text
+        assert "a permission" not in text
         grant = re.search(r"GRANT .*", text)
         assert grant is not None
         assert grant[0] == f'GRANT {lacking} ON gold.{table} TO "{role}"'
         ask(database, grant[0])
     There(url)
-    with pytest.raises(PostgresTroubleError, match="a right: permission denied for schema gold"):
+    with pytest.raises(PostgresTroubleError, match=r"postgres.url: permission denied for schema gold"):
         There(url, declared("others"))
 
 
@@ -292,7 +292,7 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("53200", "has run out of a resource"),
         ("53300", "has reached its connection limit"),
         ("28P01", "has refused the user"),
-        ("42501", "denies the user"),
+        ("42501", "denies a permission"),
         ("42703", "cannot store rows of gold.t in the existing table"),
         ("0A000", "cannot store rows of gold.t in the existing table"),
         ("23514", "has a constraint"),

@@ -191,10 +191,10 @@ def test_the_working_directory_is_looked_in_last(here: Path) -> None:
     ("of", "owner", "mode", "why"),
     [
         (".", 41_002, 0o755, "the owner is user 41002, but this process runs as root (0)"),
-        (".", 0, 0o777, "everybody may write to it (mode 0777)"),
-        (".", 0, 0o1777, "everybody may write to it (mode 1777)"),
+        (".", 0, 0o777, "anyone can write to it (mode 0777)"),
+        (".", 0, 0o1777, "anyone can write to it (mode 1777)"),
         ("shop_of_a_user.py", 41_002, 0o644, "the owner is user 41002, but this process runs as root (0)"),
-        ("shop_of_a_user.py", 0, 0o666, "everybody may write to it (mode 0666)"),
+        ("shop_of_a_user.py", 0, 0o666, "anyone can write to it (mode 0666)"),
     ],
 )
 def test_modules_that_somebody_else_may_change_are_not_imported(
@@ -207,8 +207,8 @@ def test_modules_that_somebody_else_may_change_are_not_imported(
     assert str(refused.value) == (
         "streams.payments.python = 'shop_of_a_user:PAYMENTS', which failed: ModuleNotFoundError: No module "
         "named 'shop_of_a_user' (looked for in PYTHONPATH and among installed packages, not in the working "
-        f"directory: {here / of} is not trusted, because {why}. Make it yours (chown, chmod go-w), or "
-        "install the package)"
+        f"directory: {here / of} is not trusted, because {why}. Make sure that you own it and only "
+        "you can write to it (chown, chmod go-w), or install the package)"
     )
     assert str(here) not in sys.path
     assert "shop_of_a_user" not in sys.modules

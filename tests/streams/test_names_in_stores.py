@@ -38,12 +38,15 @@ def test_names_that_fit_are_not_refused() -> None:
     [
         (
             stream_of("n" * 64, ("id",)),
-            "the table's name nnnn.* has 64 bytes, and names there are truncated to 63",
+            "the table's name nnnn.* is 64 bytes long, but PostgreSQL truncates names to 63",
         ),
-        (stream_of("t", ("c" * 64,)), "the column c{63} has 64 bytes, and names there are truncated to 63"),
-        (stream_of("t", ("xmin",)), "the column xmin is reserved there"),
-        (stream_of("t", ("_version",)), "the column _version is reserved there"),
-        (stream_of("t", ("id",), {"_is_gone": LongType()}), "the column _is_gone is reserved there"),
+        (
+            stream_of("t", ("c" * 64,)),
+            "the column c{63} is 64 bytes long, but PostgreSQL truncates names to 63",
+        ),
+        (stream_of("t", ("xmin",)), "the column xmin is reserved by PostgreSQL"),
+        (stream_of("t", ("_version",)), "the column _version is reserved for the export"),
+        (stream_of("t", ("id",), {"_is_gone": LongType()}), "the column _is_gone is reserved for the export"),
         (
             stream_of("lakehouse_positions", ("id",)),
             "the name lakehouse_positions is reserved for the export",
@@ -52,7 +55,7 @@ def test_names_that_fit_are_not_refused() -> None:
         (stream_of("t", tuple(f"k{n}" for n in range(33))), "its key has 33 columns, .* at most 32"),
         (
             stream_of("t", ("id",), {f"c{number}": LongType() for number in range(1_598)}),
-            "it has 1,599 columns, and tables there have at most 1,598",
+            "it has 1,599 columns, but a PostgreSQL table can have at most 1,598",
         ),
     ],
 )
@@ -61,7 +64,7 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
 ) -> None:
     (table,) = stream.gold
     with pytest.raises(
-        SettingsError, match=rf"^stream metrics: gold.{table.name} cannot go to PostgreSQL: "
+        SettingsError, match=rf"^stream metrics: gold.{table.name} cannot be exported to PostgreSQL: "
     ) as caught:
         require_fit(stream)
     assert caught.match(said)
@@ -81,7 +84,7 @@ def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
     table = replace(METRICS_1M, export=replace(METRICS_1M.export, value=message))
     with pytest.raises(
         SettingsError,
-        match=r"gold.metrics_1m cannot go to Redis: .* a field _version, which is reserved there",
+        match=r"gold.metrics_1m cannot be exported to Redis: .* _version, which is reserved for the export",
     ) as caught:
         require_fit(with_table(table))
     assert caught.match(r"or set streams.metrics.gold.metrics_1m.sinks = \['postgres'\]$")

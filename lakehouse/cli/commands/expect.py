@@ -128,7 +128,7 @@ def _check(
         held = sum(one.success for one in report.findings)
         progress.print(
             f"{report.table} version {report.version}, {report.rows:,} rows: {held} of "
-            f"{len(report.findings)} hold, {report.duration_s:.1f} s",
+            f"{len(report.findings)} expectations hold, {report.duration_s:.1f} s",
             soft_wrap=True,
         )
     if not reports:

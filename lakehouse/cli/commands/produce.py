@@ -114,7 +114,9 @@ def stream(
     malformed: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Share of events that break the contract. Each possible fault takes its turn."
+            min=0,
+            max=1,
+            help="Share of events that break the contract. The possible faults are used in turn.",
         ),
     ] = 0.0,
     late: Annotated[

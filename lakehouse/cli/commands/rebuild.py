@@ -153,7 +153,7 @@ def _say(
     if done.without_id:
         told = (
             f"{told}; {done.without_id:,} rows have no id, because retention has deleted their records: "
-            "later records with their ids are added to them"
+            "later records with the same ids will count in addition to them"
         )
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)

@@ -84,7 +84,7 @@ def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | Non
 def choose_pair(
     by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the fields for the two ends of a call. Both are strings in all records of all topics.
+    """Return the fields for the two parties to a call. Both are strings in all records of all topics.
 
     Raises SettingsError if there are no such fields.
     """
@@ -101,7 +101,7 @@ def choose_pair(
         common = [field for path in by for field in common if field.path == path]
     if len(common) < PAIR:
         raise SettingsError(
-            "the ends of a call are two strings that every record of every topic has; found "
+            "the parties to a call are two strings that every record of every topic has; found "
             f"{printable(listed([field.path for field in common])) or 'none'}: specify both with --by"
         )
     return common[0], common[1]

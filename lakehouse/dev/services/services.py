@@ -220,7 +220,7 @@ def _bring_up(
         except BaseException:
             for service, child in reversed(started):
                 if child.exit_code() is None:
-                    on_progress(f"{service.name}: stopping, because the start did not succeed")
+                    on_progress(f"{service.name}: stopping, because startup failed")
                     child.stop(timeout_s=_ABANDON_TIMEOUT_S)
                 service.pid_file.unlink(missing_ok=True)
             raise
@@ -385,8 +385,9 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
         make_home(home)
         if (reason := foreign(home)) is not None:  # a service's settings can run code
             raise ServiceError(
-                f"the local services are not started or stopped in {home}: {reason}. Make it yours (chown, "
-                "chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
+                f"refusing to start or stop the local services in {home}: {reason}. Make sure that you own "
+                "it and only you can write to it (chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to "
+                "another directory"
             )
         with (home / "services.lock").open("a") as file:
             _acquire(file.fileno(), home, interrupts, on_progress)

@@ -342,8 +342,8 @@ class _State:
             reached = self.ends.get(name) or position
             if reached is not None and reached.version > self.newest[name] + 1:
                 raise PositionError(
-                    f"{query} has read version {reached.version - 1} of {name}, which ends at version "
-                    f"{self.newest[name]}: an older copy was restored. Restore the newer copy, or "
+                    f"{query} has read version {reached.version - 1} of {name}, whose newest version "
+                    f"is {self.newest[name]}: an older copy was restored. Restore the newer copy, or "
                     f"{way_out}"
                 )
             others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
@@ -382,9 +382,9 @@ class _State:
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
-                f"{query} read a version {read.version} of {name} that differs from the current one: an "
-                "older copy was restored and has grown since. Rows written in between would be missed. "
-                f"Restore the newer copy, or {way_out}"
+                f"the version {read.version} of {name} that {query} read differs from the current version "
+                f"{read.version}: an older copy was restored and has grown since. Rows written in between "
+                f"would be missed. Restore the newer copy, or {way_out}"
             )
 
     def _refuse_unknown_rows(self) -> None:

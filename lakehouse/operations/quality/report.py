@@ -58,6 +58,6 @@ def summary(reports: Sequence[TableReport]) -> str:
     counts = {
         "could NOT be evaluated": len(broken) - len(looked),
         "do NOT hold": sum(one.severity == "fail" for one in looked),
-        "do not hold, as warnings": sum(one.severity == "warn" for one in looked),
+        "do not hold (warnings only)": sum(one.severity == "warn" for one in looked),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "all hold"

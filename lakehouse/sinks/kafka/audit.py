@@ -140,7 +140,7 @@ def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
     if last <= end:
         return None
     of = audited.copied_from
-    return f"not compared: {of} has sent version {last}, and this copy of it ends at version {end}"
+    return f"not compared: {of} has sent version {last}, but the newest version of this copy is {end}"
 
 
 def _sent(

@@ -67,7 +67,7 @@ _MEANINGS = {
     "XX": _Meaning("had an internal error in the export{of}", "its log has details; the export is retried"),
     # Missing privileges.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
-    "42501": _Meaning(f"denies the user in {URL} a right", "see docs/postgresql.md (Access)"),
+    "42501": _Meaning(f"denies a permission to the user in {URL}", "see docs/postgresql.md (Access)"),
     # Errors in the PostgreSQL table: the rows wait until someone fixes the table.
     "42P01": _Meaning(
         "is missing a table for the export{of}",

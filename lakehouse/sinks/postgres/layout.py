@@ -83,22 +83,23 @@ def unfit(table: MergedTable) -> Iterator[str]:
     columns = columns_of(table)
     if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
         owner = "the export" if table.name == POSITIONS else "a primary key's index"
-        yield f"the name {table.name} is reserved for {owner} there"
+        yield f"the name {table.name} is reserved for {owner}"
     for what, name in (("the table's name", table.name), *(("the column", name) for name in columns)):
         size = len(name.encode())
         if size > _MOST_NAME_BYTES:
             start = printable(name[:_MOST_NAME_BYTES])
-            yield f"{what} {start} has {size} bytes, and names there are truncated to {_MOST_NAME_BYTES}"
+            yield f"{what} {start} is {size} bytes long, but PostgreSQL truncates names to {_MOST_NAME_BYTES}"
     for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):
-        yield f"the column {name} is reserved there"
+        owner = "by PostgreSQL" if name in _OF_SYSTEM else "for the export"
+        yield f"the column {name} is reserved {owner}"
     for name in table.keys:
         if name not in columns:
             yield f"PostgreSQL has no type for its key column {name}"
     if len(columns) + len(STAMPS) > _MOST_COLUMNS:
         most = _MOST_COLUMNS - len(STAMPS)
-        yield f"it has {len(columns):,} columns, and tables there have at most {most:,}"
+        yield f"it has {len(columns):,} columns, but a PostgreSQL table can have at most {most:,}"
     if len(table.keys) > _MOST_KEYS:
-        yield f"its key has {len(table.keys)} columns, and keys there have at most {_MOST_KEYS}"
+        yield f"its key has {len(table.keys)} columns, but a PostgreSQL key can have at most {_MOST_KEYS}"
 
 
 def _type_of(kind: DataType) -> str | None:

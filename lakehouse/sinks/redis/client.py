@@ -38,9 +38,9 @@ _REFUSED = "has refused the user in redis.url", "check its name and password"
 _MEANINGS = {
     "NOAUTH": _REFUSED,
     "WRONGPASS": _REFUSED,
-    "NOPERM": ("denies a right", _ACCESS),
-    "no permissions": ("denies a right", _ACCESS),
-    "can't access": ("denies a right", _ACCESS),
+    "NOPERM": ("denies a permission", _ACCESS),
+    "no permissions": ("denies a permission", _ACCESS),
+    "can't access": ("denies a permission", _ACCESS),
     WRONG_TYPE: (
         "has a key of a different type under a name that the export uses, so rows wait",
         "another application wrote it: delete the key (DEL), or give either application its own database",

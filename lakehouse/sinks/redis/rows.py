@@ -254,7 +254,7 @@ def as_stored(change: Change, generation: int) -> str:
 def unfit(table: MergedTable) -> Iterator[str]:
     """Yield the reasons why Redis cannot store the table as declared."""
     for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
-        yield f"its message has a field {name}, which is reserved there"
+        yield f"its message has a field {name}, which is reserved for the export"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:

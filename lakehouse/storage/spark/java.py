@@ -52,8 +52,8 @@ def require_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
         raise ServiceError(
-            f"a process may have only {most} files open here, and Spark's JVM needs {_LEAST_FILES:,}: raise "
-            "the limit (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of a container)"
+            f"a process may have only {most} files open, but Spark's JVM needs {_LEAST_FILES:,}: raise the "
+            "limit (ulimit -Hn, LimitNOFILE= in systemd, or --ulimit nofile= for a container)"
         )
 
 
@@ -67,7 +67,7 @@ def temporary_directory() -> str:
         found = tempfile.gettempdir()
     except FileNotFoundError as error:
         raise ServiceError(
-            "no temporary directory can be written, neither $TMPDIR nor /tmp: free some space, or set TMPDIR "
+            "no temporary directory is writable, neither $TMPDIR nor /tmp: free some space, or set TMPDIR "
             "to a directory on another disk"
         ) from error
     if os.statvfs(found).f_flag & os.ST_NOEXEC:

@@ -3,9 +3,9 @@
     topic 1 ── silver.<stream>_<payload 1> ─┬─ gold.<stream> ── topic, Redis
     topic 2 ── silver.<stream>_<payload 2> ─┘
 
-A record contains the two ends of a call (its pair) and a payload, which can be any JSON value or null. A call
-is a maximal set of its pair's events, from any topic, in which neighbours in event time are at most a gap T
-apart:
+A record contains the two parties to a call (its pair) and a payload, which can be any JSON value or null. A
+call is a maximal set of its pair's events, from any topic, in which neighbours in event time are at most a
+gap T apart:
 
     T = 60 s      a     m  a                      m
                   |--30-|20|--------90 s----------|
@@ -81,7 +81,7 @@ def joined_calls(
     gold_table: str | None = None,
     to: str | None = "",
 ) -> Stream:
-    """Return a stream of calls between the two ends `pair`, joined from the topics of `sides`.
+    """Return a stream of calls between the two parties `pair`, joined from the topics of `sides`.
 
     name        the stream's name
     gap         events at most this far apart, in event time, belong to one call
@@ -90,23 +90,23 @@ def joined_calls(
     to          the topic for closed calls; by default the table's name with hyphens; None: Redis only
 
     Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
-    both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
-    text, the event count of each side, and status. Only closed calls are sent.
+    both parties, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side
+    as text, the event count of each side, and status. Only closed calls are sent.
     """
-    ends = keys_of(pair, _ON_THE_WAY)
+    parties = keys_of(pair, _ON_THE_WAY)
     payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
     refuse_columns(payloads, _ON_THE_WAY)
     sources = tuple(
-        source_of(f"{name}_{payload.column}", side.records, (*ends, payload))
+        source_of(f"{name}_{payload.column}", side.records, (*parties, payload))
         for side, payload in zip(sides, payloads, strict=True)
     )
-    one, other = (end.column for end in ends)
+    one, other = (party.column for party in parties)
     by_table = {source.table: payload.column for source, payload in zip(sources, payloads, strict=True)}
     joining = Joining((one, other), by_table, parse_duration_s(gap), parse_duration_s(grace))
     pair_key = joined_key(one, other, separator="-")
     call_key = pair_key + key(":", Millis("ts"))
     table, closed = gold_table or column_of(name), Equals("status", "closed")
-    names: dict[str, Value] = {message_name_of(end): Plain(end.column) for end in ends}
+    names: dict[str, Value] = {message_name_of(party): Plain(party.column) for party in parties}
     messages: dict[str, Value] = {message_name_of(one): Payload(one.column) for one in payloads}
     kept = GoldTable(
         name=table,
@@ -183,8 +183,8 @@ class Joining:
         """
         one, other = self.pair
         return described(
-            (one, "string", "First end of the call, as named in the records; part of the key."),
-            (other, "string", "Second end of the call, as named in the records; part of the key."),
+            (one, "string", "First party to the call, as named in the records; part of the key."),
+            (other, "string", "Second party to the call, as named in the records; part of the key."),
             ("ts", "timestamp", "Earliest event time of the call, UTC; part of the key."),
             *(
                 (
@@ -230,14 +230,14 @@ class Joining:
     def _as_calls(self) -> Mapping[str, Columns]:
         """The columns of a one-event call, keyed by the event's payload column."""
         one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
-        ends = {name: F.col(name) for name in self.pair}
+        parties = {name: F.col(name) for name in self.pair}
         times = dict.fromkeys(("ts", "last_event_time"), F.col("event_time"))
         found = {}
         for own in self.payloads:
             missing = F.lit(None).cast(_FOUND)
             payloads = {side: _found(side) if side == own else missing for side in self.payloads}
             events = {f"{side}_events": one if side == own else none for side in self.payloads}
-            found[own] = Columns({**ends, **times, **payloads, **events})
+            found[own] = Columns({**parties, **times, **payloads, **events})
         return found
 
     def pieces(self, clean: DataFrame) -> DataFrame:

@@ -273,7 +273,9 @@ def test_a_source_that_was_put_back_from_an_older_copy_is_refused(place: Place, 
     shutil.rmtree(place.path("in"))
     shutil.move(tmp_path / "copy", place.path("in"))
     tables_forget(place)
-    with pytest.raises(PositionError, match=r"has read version 2 of bronze.numbers, which ends at version 1"):
+    with pytest.raises(
+        PositionError, match=r"has read version 2 of bronze.numbers, whose newest version is 1"
+    ):
         place.reading().next({})
 
 

@@ -37,7 +37,7 @@ def said_by(call: str, shell: str, *shell_command: str, tmpdir: Path) -> str:
 
 def test_too_few_open_files_are_said_with_the_limit(tmp_path: Path) -> None:
     said = said_by("require_files", "ulimit -n 256", tmpdir=tmp_path)
-    assert said.startswith("a process may have only 256 files open here, and Spark's JVM needs 1,024: ")
+    assert said.startswith("a process may have only 256 files open, but Spark's JVM needs 1,024: ")
     assert said_by("require_files", "true", tmpdir=tmp_path) == "None"
 
 
