@@ -310,7 +310,7 @@ class MergedTable:
                      a rebuild; if its keys or window length change, it is refused for good
     stats            further columns with min/max statistics, used for file skipping
     comparison       how a row is compared with its recomputation
-    final            the condition for rows that time no longer changes; None: no column shows this
+    final            the condition for rows that no longer change with time; None: no column shows this
     export           how its rows are exported
     """
 
@@ -350,7 +350,7 @@ class FoldState:
 
     columns         their names
     until           a time column: records at or after this event time do not change the row
-    settled         the condition for rows that time alone no longer changes; only these are cleared
+    settled         the condition for rows that no longer change with time alone; only such rows are cleared
     unsettled_from  maps the progress to a time, or None if unknown; rows that begin later are not cleared
     """
 

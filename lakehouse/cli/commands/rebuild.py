@@ -133,7 +133,7 @@ def _say_cost_of_gold(lake: Lake, table: GoldTable, console: Console) -> None:
 
 
 def _size_mb(lake: Lake, layer: str, names: Iterable[str]) -> float:
-    """Return the size in MB of those of a layer's tables that exist."""
+    """Return the total size, in MB, of the named tables that exist in a layer."""
     from lakehouse.storage import tables
 
     paths = (lake.path(layer, name) for name in names if lake.exists(layer, name))

@@ -88,7 +88,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
 def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
-        # What was noted is later if more days are kept since then.
+        # The noted limit is later if the retention period has been lengthened since then.
         noted = retained.taken_of(lake, spec.layer, spec.name).before
         taken = replace(cut.taken, before=retained.latest((noted, cut.taken.before)))
         retained.note(lake, spec.layer, spec.name, taken, now)

@@ -93,7 +93,7 @@ def _last_active(at: datetime | None) -> str:
 
 @dataclass(frozen=True)
 class _Backlog:
-    """What a layer or query, the `reader`, has not read of its topics or tables.
+    """The records of topics or tables that a layer or query, the `reader`, has not read yet.
 
     `last` is the time of its last micro-batch, or None if there was none.
     """

@@ -25,7 +25,7 @@ from lakehouse.storage.spark import internals
 ANSWER_S = 5
 """The timeout, in seconds, for connecting and for each response."""
 MARK = "lakehouse.registered"
-"""The property that marks entries created here. Other entries are never changed."""
+"""The property that marks entries that lakehouse created. Other entries are never changed."""
 
 _HIVE = "org.apache.hadoop.hive"
 _API = f"{_HIVE}.metastore.api"
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """An entry found in a metastore. `is_ours` is true if it was created here."""
+    """An entry found in a metastore. `is_ours` is true if lakehouse created it."""
 
     entry: Entry
     is_ours: bool
@@ -117,7 +117,7 @@ class Metastore:
         return True
 
     def change(self, entry: Entry) -> None:
-        """Change the location, comment or columns of an entry that was created here."""
+        """Change the location, comment or columns of an entry that lakehouse created."""
         standing = self._get(entry.database, entry.table)
         if standing is None:
             raise TableError(f"{entry.name} was removed from the metastore in the meantime; run this again")

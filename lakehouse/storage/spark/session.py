@@ -89,7 +89,7 @@ def _impatient() -> Iterator[None]:
     """Kill a JVM that does not start in time.
 
     The JVM passes its port to PySpark in a file, and PySpark waits for the file as long as the JVM lives. If
-    the JVM cannot write the file because the disk is briefly full, PySpark would wait forever.
+    the JVM could not write the file because the disk was briefly full, PySpark would wait forever.
     """
     here = psutil.Process()
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
