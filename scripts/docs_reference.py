@@ -25,7 +25,7 @@ from lakehouse.settings.wording import as_text
 from lakehouse.streams.registry import load
 
 SHORT = 200
-WRITTEN = "This page is made of the code."
+WRITTEN = "This page is generated from the code."
 
 
 def pages() -> dict[str, str]:
@@ -38,7 +38,7 @@ def _settings() -> dict[str, str]:
     others = [key for key in all_keys().values() if key not in connections]
     return {
         "reference/settings.md": _settings_page("Index of settings", others),
-        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka, registry and S3", connections),
+        "reference/settings-kafka-s3.md": _settings_page("Kafka, registry and S3 settings", connections),
     }
 
 
@@ -49,9 +49,9 @@ def _settings_page(title: str, keys: Iterable[Key]) -> str:
         for key in keys
     )
     return (
-        f"# {title}\n\n{WRITTEN} [Settings](../settings.md) and [settings of connections]"
-        "(../settings-connections.md) say more about each. (s) is a secret: the variable with `_FILE` "
-        "after its name may name a file that has it.\n\n"
+        f"# {title}\n\n{WRITTEN} [Settings](../settings.md) and [connection settings]"
+        "(../settings-connections.md) describe them in detail. (s) marks a secret: a variable with the "
+        "suffix `_FILE` can name a file that contains it.\n\n"
         f"| key, variable | default | meaning |\n| --- | --- | --- |\n{rows}\n"
     )
 
@@ -84,7 +84,7 @@ def _commands() -> dict[str, str]:
         lines.append(f"| [`{called}`]({uri}) | {_cell(command.get_short_help_str(SHORT))} |")
     listed = "\n".join(lines)
     made["reference/commands.md"] = (
-        f"# Commands\n\n{WRITTEN} `--help` after a command prints the same.\n\n"
+        f"# Commands\n\n{WRITTEN} Each command prints the same text with `--help`.\n\n"
         f"| command | |\n| --- | --- |\n{listed}\n"
     )
     return made
@@ -124,9 +124,9 @@ def _rest() -> dict[str, str]:
         paths = ", ".join(f"`{method.upper()} {path}`" for _tag, method, path, _operation in listed[:3])
         lines.append(f"| [{tag}](rest/{page}.md) | {paths}{', …' if len(listed) > 3 else ''} |")  # noqa: PLR2004
     made["reference/rest.md"] = (
-        f"# REST API\n\n{WRITTEN} `lakehouse serve` has it at `/docs`, and the OpenAPI document at "
-        "`/openapi.json`. [The REST API](../serving.md) says how to use it.\n\n"
-        "| about | endpoints |\n| --- | --- |\n" + "\n".join(lines)
+        f"# REST API\n\n{WRITTEN} `lakehouse serve` shows it at `/docs`, and the OpenAPI document at "
+        "`/openapi.json`. [The REST API](../serving.md) explains how to use it.\n\n"
+        "| topic | endpoints |\n| --- | --- |\n" + "\n".join(lines)
     )
     return made
 

@@ -102,7 +102,7 @@ def test_a_sentence_that_users_search_for_is_that_of_the_code(sentence: str) -> 
 
 
 def test_the_brokers_that_are_run_are_listed() -> None:
-    known = {broker.split()[0]: known for broker, known, *_said in rows("Kafka's brokers")}
+    known = {broker.split()[0]: known for broker, known, *_said in rows("Kafka brokers")}
     assert [version for version in VERSIONS if not known[version].startswith("run ")] == []
 
 

@@ -30,7 +30,7 @@ LONG = {
     "Carry on from a copy",
     "Keep thirty days",
     "Late records",
-    "Mend a rule",
+    "Fix a rule",
     "A notification at a threshold",
     "Percentiles in windows",
     "Repeated and corrected records",

@@ -149,7 +149,7 @@ def test_letters_replayed_at_once_stand_in_the_order_of_their_landing() -> None:
     assert become(records, UNIQUE, replays) == ["row", "row replayed", "duplicate"]
 
 
-# One record by itself.
+# A single record.
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_nothing_that_belongs_to_rows_which_retention_has_taken_is_accepted() ->
     assert become(records, PLAIN, replayed, taken) == ["row", "open late", "row"]
 
 
-# Records of one id: unique_by alone.
+# Records with the same id: only unique_by.
 
 
 def test_records_are_compared_if_they_have_the_same_id_and_event_time() -> None:
@@ -275,7 +275,7 @@ def test_a_later_one_is_compared_even_if_it_is_late() -> None:
     ]
 
 
-# Records of one id: sequence_by as well.
+# Records with the same id: also sequence_by.
 
 
 def test_the_row_is_the_record_with_the_greatest_sequence() -> None:
@@ -480,7 +480,7 @@ def test_an_id_whose_letters_were_taken_under_another_sequence_is_frozen() -> No
     assert become(records, CORRECTED, taken=taken) == ["superseded", "deletion", "open retained"]
 
 
-# Open letters that are answered.
+# Open letters that are closed automatically.
 
 
 @pytest.mark.parametrize(

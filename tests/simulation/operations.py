@@ -165,7 +165,7 @@ def _after(world: World, life: Life) -> Life:
 class Standby(Action):
     """Let a process sleep before its n-th write while another takes over; then the first one continues.
 
-    The first one's leases have expired by then (docs/failures.md, "A run that stands by").
+    The first one's leases have expired by then (docs/failures.md, "Standby runs").
     """
 
     number: int = 1
