@@ -1,7 +1,7 @@
-"""What every row in tables, topics, Redis and PostgreSQL must be, from the input topics and oracles alone.
+"""Checks of every row in tables, topics, Redis and PostgreSQL, based only on the input topics and oracles.
 
-By construction, nothing under load is late and only poison is ahead of its time, so the verdicts depend on
-neither watermarks nor landings. Callers that send other records pass the verdicts.
+The load contains no late records, and only poison has times in the future, so the verdicts depend on neither
+watermarks nor landing times. Callers that send other records pass in the verdicts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Verdicts = Mapping[str, Mapping[Coordinates, Judged]]
 
 @dataclass(frozen=True)
 class Books:
-    """Counts of records: sent (and how many of them are poison), refused, clean."""
+    """Counts of records: sent (and how many of these are poison), refused, clean."""
 
     sent: int = 0
     poison: int = 0
@@ -55,10 +55,10 @@ def differences(
     now_us: int = _LONG_AFTER_US,
     left: Mapping[str, Sequence[Row]] | None = None,
 ) -> tuple[Books, list[str]]:
-    """Compare everything with what the oracles make of the input topics.
+    """Compare everything with the oracles' results for the input topics.
 
-    `verdicts` are the oracle's, where they depend on watermarks and landings; `now_us` decides which calls
-    are over. For an adopted lake, `left` has the lost lake's last messages by gold table.
+    `verdicts` are the oracle's, if they depend on watermarks and landing times; `now_us` decides which calls
+    are over. For an adopted lake, `left` contains the lost lake's last messages by gold table.
     """
     books, verdicts, found = _layers(settings, verdicts)
     found += _shown("gold", gold_differences(settings, verdicts, now_us=now_us))
@@ -69,7 +69,7 @@ def differences(
 
 
 def audit_differences(environment: Mapping[str, str], directory: Path) -> list[str]:
-    """Run `lakehouse audit` as a user does, with its output in `directory`; it has to find nothing."""
+    """Run `lakehouse audit` like a user, with its output in `directory`; it must not find anything."""
     with running([LAKEHOUSE, "audit", "--format", "json"], environment, directory) as process:
         try:
             code = process.wait(AUDIT_TIMEOUT_S)
@@ -79,7 +79,7 @@ def audit_differences(environment: Mapping[str, str], directory: Path) -> list[s
 
 
 def _shown(what: str, found: Iterable[str]) -> list[str]:
-    """Return the first differences, each with its subject, and the number of the others."""
+    """Return the first differences, each with its subject, and the number of remaining ones."""
     remaining = iter(found)
     shown = [f"{what}: {text}" for text in islice(remaining, _SHOWN)]
     more = sum(1 for _ in remaining)
@@ -129,7 +129,7 @@ def _is_poison(record: Any) -> bool:
 
 
 def _verdict(table: str, record: Any) -> Judged:
-    """Judge a topic's record: poison by the rules listed for its kind, anything else by the oracle."""
+    """Judge a topic's record: poison by the rules for its kind, anything else by the oracle."""
     for name, text in record.headers:
         if name == POISON_HEADER:
             return Judged(frozenset((rule, None) for rule in RULES[text.decode()]))
@@ -182,7 +182,7 @@ def _rules(letter: Row) -> list[tuple[str, str | None]]:
 def gold_differences(
     settings: Settings, verdicts: Verdicts, *, now_us: int = _LONG_AFTER_US
 ) -> Iterator[str]:
-    """Yield the differences between gold and what the oracles make of the accepted records."""
+    """Yield the differences between gold and the oracles' results for the accepted records."""
     metrics = accepted(verdicts["metrics_events"], Metric)
     for table, grain in (("metrics_1m", METRICS_1M), ("metrics_summary_10m", METRICS_SUMMARY_10M)):
         rows = rows_of(settings, f"gold.{table}")
@@ -226,7 +226,7 @@ def gold_differences(
 def _output_differences(
     settings: Settings, table: str, left: Mapping[str, Sequence[Row]] | None
 ) -> Iterator[str]:
-    """Compare outputs with the current rows; no row's state may be sent more often than the row was in it."""
+    """Compare outputs with the rows; no state may be sent more often than the row was in that state."""
     rows, kept, before = rows_of(settings, f"gold.{table}"), KEPT[table], (left or {}).get(table, ())
     yield from map(str, outputs(settings, table, rows, left=before, is_adopted=left is not None))
     if kept.topic is None:

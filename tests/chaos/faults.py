@@ -1,8 +1,8 @@
-"""The faults, one function each, and checks of whether a fault at a chosen point has hit it.
+"""The faults, one function each, and checks that a fault at a chosen point has hit this point.
 
-A chosen point is awaited by polling the files or the broker as fast as possible; the process is killed, or
-frozen, the moment the point is reached. What was left behind then shows whether the point was hit: nothing
-can have changed it, since the process stands still and its successor takes seconds to start.
+To hit a chosen point, the files or the broker are polled as fast as possible, and the process is killed or
+frozen as soon as the point is reached. The files then show whether the point was hit: nothing can have
+changed them, because the process has stopped and its successor takes seconds to start.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PROCESS_TIMEOUT_S = 30.0
 _FULL_TIMEOUT_S = 120.0
 _WAKING_TIMEOUT_S = 240.0
 _LOOK_S = 0.001
-_SETTLE_S = 0.5  # by then, what a killed or frozen process had written or sent has arrived
+_SETTLE_S = 0.5  # by then, everything that a killed or frozen process wrote or sent has arrived
 
 
 @dataclass(frozen=True)
 class Outage:
-    """How long something is away, in seconds: at least and at most."""
+    """The minimum and maximum duration of an outage, in seconds."""
 
     least_s: float = 3.0
     most_s: float = 8.0
@@ -50,7 +50,7 @@ class Outage:
 
 @dataclass
 class Scene:
-    """What the faults act on."""
+    """The targets of the faults."""
 
     settings: Settings
     services: OwnServices
@@ -62,7 +62,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a fault: whether it hit as intended, and a note."""
+    """The outcome of a fault: whether it hit its target, and a note."""
 
     hit: bool
     note: str = ""
@@ -70,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit after which a layer was killed, with its note of how far a query has read."""
+    """A commit after which a layer was killed, with the query's position in it."""
 
     table: str
     version: int
@@ -82,7 +82,7 @@ Fault = Callable[[Scene], Result]
 
 
 def kill(layer: str) -> Fault:
-    """Kill a layer, even one that is still starting; if it has just ended, wait until it runs again."""
+    """Kill a layer, even if it is still starting; if it has just ended, wait until it runs again."""
 
     def act(scene: Scene) -> Result:
         deadline = time.monotonic() + _PROCESS_TIMEOUT_S
@@ -94,7 +94,7 @@ def kill(layer: str) -> Fault:
 
 
 def kill_between(layer: LayerName, first: str) -> Fault:
-    """Kill a layer when its micro-batch is in the first of two tables but not yet in the query's own."""
+    """Kill a layer when its micro-batch is in the first of two tables, but not yet in the query's own."""
 
     def act(scene: Scene) -> Result:
         commit = _kill_after_commit(scene, layer, [first])
@@ -111,9 +111,9 @@ def kill_between(layer: LayerName, first: str) -> Fault:
 
 
 def kill_after_commit(layer: LayerName) -> Fault:
-    """Kill a layer right after it commits a micro-batch, which the next process must not take again.
+    """Kill a layer right after it commits a micro-batch, which the next process must not process again.
 
-    Whether anything was taken twice shows at the end: see `files.repeated_notes`, and the rows.
+    At the end, `files.repeated_notes` and the rows show whether anything was processed twice.
     """
 
     def act(scene: Scene) -> Result:
@@ -141,7 +141,7 @@ def kill_in_transaction(scene: Scene) -> Result:
 
 
 def kill_before_note(scene: Scene) -> Result:
-    """Kill the exporter once Kafka has a micro-batch; the note in the lake, and perhaps Redis, does not."""
+    """Kill the exporter once Kafka, but neither the lake's note nor perhaps Redis, has a micro-batch."""
     if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
         return Result(hit=False, note="export did not come up")
     settings, groups = scene.settings, dict[str, str]()
@@ -152,7 +152,7 @@ def kill_before_note(scene: Scene) -> Result:
     def ahead() -> list[str]:
         try:
             noted = admin.list_group_offsets(list(groups))
-        except KafkaError:  # it is just restarting
+        except KafkaError:  # it is restarting
             return []
         ends = {
             groups[name]: max((one.offset for one in at.values()), default=0) for name, at in noted.items()
@@ -171,7 +171,7 @@ def kill_before_note(scene: Scene) -> Result:
 
 
 def end_service(name: Name, number: signal.Signals) -> Fault:
-    """End a service and start it again after a while."""
+    """Stop a service, and restart it after a while."""
 
     def act(scene: Scene) -> Result:
         if name == "registry" and scene.services.registry is None:
@@ -187,7 +187,7 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
 
 
 def empty_redis(scene: Scene) -> Result:
-    """Delete everything in Redis, once there is something."""
+    """Delete everything in Redis, once it contains something."""
     deadline = time.monotonic() + POINT_TIMEOUT_S
     with redis.Redis.from_url(scene.settings.redis.url.get_secret_value()) as client:
         while not (rows := int(client.dbsize())) and time.monotonic() < deadline:
@@ -197,7 +197,7 @@ def empty_redis(scene: Scene) -> Result:
 
 
 def empty_postgres(scene: Scene) -> Result:
-    """Delete all rows of every table in PostgreSQL, and one of the tables, once there are some."""
+    """Delete all rows of every table in PostgreSQL, and drop one of the tables, once there are tables."""
     asked = "SELECT count(*) FROM pg_tables WHERE schemaname = 'gold' AND tablename <> 'lakehouse_positions'"
     deadline = time.monotonic() + POINT_TIMEOUT_S
     with scene.services.postgres.connect() as connection:
@@ -224,9 +224,9 @@ def full_redis(scene: Scene) -> Result:
 
 
 def refuse_writes(scene: Scene) -> Result:
-    """Make every write to a file fail in the running processes, as a full disk does.
+    """Make every write to a file fail in the running processes, as on a full disk.
 
-    This lasts at least until it has ended bronze, which always has something to write. If bronze has just
+    This lasts at least until bronze, which always has something to write, has ended. If bronze has just
     ended, wait until it runs again.
     """
     scene.supervisor.disturb("disk full")
@@ -265,10 +265,11 @@ def kill_worker(scene: Scene) -> Result:
 
 
 def freeze(layer: LayerName) -> Fault:
-    """Stop a driver while it writes a micro-batch, let another take its place, and wake the first.
+    """Suspend a driver while it writes a micro-batch, let another replace it, and resume the first.
 
-    The other has written what the first had begun, so the first must fail to: it says so, or ends. It then
-    runs beside the other for some seconds, as after a network failure, and is killed.
+    The other driver has written the micro-batch that the first had begun, so the first must fail: it prints
+    an error, or ends. It then runs alongside the other for some seconds, as after a network failure, and is
+    killed.
     """
 
     def act(scene: Scene) -> Result:
@@ -285,7 +286,7 @@ def freeze(layer: LayerName) -> Fault:
                 is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
                 passed = _passed(scene, before)
                 frozen.wake()
-                # After a long pause it may have lost its executors, and need new ones to print anything.
+                # After a long pause, it may have lost its executors, and needs new ones to print anything.
                 lines = [f"{name} {what} " for name in passed for what in ("failed;", "batch")]
                 said = frozen.await_line(lines, _WAKING_TIMEOUT_S) if passed else None
                 time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
@@ -329,9 +330,9 @@ DECK = tuple(name for name in FAULTS if name not in CLUSTER + MIXED)
 
 
 def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> Commit | None:
-    """Kill a layer at its next commit of a micro-batch to one of the tables, and return that commit.
+    """Kill a layer at its next commit of a micro-batch to one of the tables, and return this commit.
 
-    First, wait for the layers that it reads from: nothing reaches it until they are up.
+    First, wait for the layers from which it reads, because nothing reaches it until they are up.
     """
     if not scene.supervisor.await_up(LAYERS[: LAYERS.index(layer) + 1], UP_TIMEOUT_S):
         return None
@@ -349,18 +350,18 @@ def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> Com
                 scene.supervisor.kill(layer)
                 time.sleep(_SETTLE_S)
                 return Commit(table, version, *notes[0])
-            versions[table] += 1  # upkeep, or work that was due by the clock
+            versions[table] += 1  # upkeep, or rows that were due by the clock
         time.sleep(_LOOK_S)
     return None
 
 
 Look = Callable[[], list[str]]
-"""Return the queries that are in the middle of the sought work right now."""
+"""Return the queries that are currently doing the specified work."""
 
 
 @contextmanager
 def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
-    """Yield a look for queries that are writing a micro-batch: uncommitted files, or an open transaction."""
+    """Yield a function that finds queries that are writing: uncommitted files, or open transactions."""
     tables = [name for layer in layers if layer != "export" for name in QUERIES[layer]]
     writing = Writing(scene.settings, tables)
     if "export" not in layers:
@@ -381,7 +382,7 @@ def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
 
 
 def _awaited(look: Look) -> list[str]:
-    """Look until something is found, and return it, or nothing if it does not appear in time."""
+    """Poll until something is found and return it, or return nothing if it does not appear in time."""
     deadline = time.monotonic() + POINT_TIMEOUT_S
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -399,14 +400,14 @@ def _passed(scene: Scene, before: Mapping[str, int]) -> list[str]:
 
 
 def _place(scene: Scene, query: str) -> int:
-    """Return how far a query has come, a number that its next write increases."""
+    """Return a query's progress, a number that its next write increases."""
     if query in EXPORTS:
         return sent(scene.settings, f"gold.{query.partition('.')[2]}")
     return version_of(scene.settings, query)
 
 
 def _limit(process: psutil.Process, soft: int) -> bool:
-    """Set how large a file the process may write; tell whether the process still existed."""
+    """Set the maximum size of files that the process may write; return whether it still existed."""
     try:
         _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
         process.rlimit(psutil.RLIMIT_FSIZE, (hard if soft == resource.RLIM_INFINITY else soft, hard))

@@ -1,4 +1,4 @@
-"""What tables' logs and directories say, read from their files, without Spark.
+"""Contents of tables' logs and directories, read from their files, without Spark.
 
 Except for exports, a query is named after its table: `silver.sales_events`.
 """
@@ -20,7 +20,7 @@ from tests.support.pipeline import Row, path_of, version_of, with_micros
 from tests.support.streams import STREAMS, key_of
 
 Note = tuple[str, int]
-"""How far a query has read, as a commit notes it: `<query> reads <source>`, and the first unread position."""
+"""A query's position in a commit: `<query> reads <source>`, and the first unread position."""
 
 SOURCES: Mapping[str, Sequence[str]] = {
     **{f"silver.{one.table}": (f"bronze.{one.table}",) for stream in STREAMS for one in stream.sources},
@@ -31,7 +31,7 @@ SOURCES: Mapping[str, Sequence[str]] = {
     },
     **{f"export.{table.name}": (f"gold.{table.name}",) for stream in STREAMS for table in stream.tables},
 }
-"""The tables that a query reads; bronze reads Kafka."""
+"""The tables that each query reads; bronze reads Kafka."""
 BRONZE = {f"bronze.{one.table}": one.topic for stream in STREAMS for one in stream.sources}
 EXPORTS = {
     f"export.{table.name}": table.export.topic
@@ -56,12 +56,12 @@ def commit_file(settings: Settings, table: str, version: int) -> Path:
 
 
 def notes_of(commit: Path) -> list[Note]:
-    """Return a commit's notes of how far queries have read."""
+    """Return the queries' positions in a commit."""
     return [(txn["appId"], txn["version"]) for txn in _of(commit, "txn")]
 
 
 def last_note(settings: Settings, table: str, application: str) -> int | None:
-    """Return how far an application has read, by the last commit that notes it; None if none does."""
+    """Return an application's position from the last commit that records it, or None if there is none."""
     for version in range(version_of(settings, table), -1, -1):
         for found, place in notes_of(commit_file(settings, table, version)):
             if found == application:
@@ -70,7 +70,7 @@ def last_note(settings: Settings, table: str, application: str) -> int | None:
 
 
 def repeated_notes(settings: Settings) -> Iterator[str]:
-    """Yield the notes in a table's commits that do not advance: something was read twice."""
+    """Yield positions in a table's commits that do not advance, which means that something was read twice."""
     for table in TABLES:
         reached: dict[str, int] = defaultdict(lambda: -1)
         for version in range(version_of(settings, table) + 1):
@@ -81,7 +81,7 @@ def repeated_notes(settings: Settings) -> Iterator[str]:
 
 
 def table_id(settings: Settings, table: str) -> str:
-    """Return the id that a table got at its creation."""
+    """Return the id that a table was given at its creation."""
     (metadata,) = _of(commit_file(settings, table, 0), "metaData")
     return str(metadata["id"])
 
@@ -97,7 +97,7 @@ def behind(settings: Settings, ends: Mapping[str, Mapping[int, int]]) -> list[st
 
 
 def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool:
-    """Tell whether a bronze query has landed every record of its topic, which is never recreated here."""
+    """Return whether a bronze query has landed every record of its topic, which chaos runs never recreate."""
     waiting, version = {str(n): end for n, end in ends.items() if end}, version_of(settings, query)
     while waiting and version >= 0:
         for application, place in notes_of(commit_file(settings, query, version)):
@@ -108,12 +108,12 @@ def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool
 
 
 def _has_read(settings: Settings, query: str, table: str) -> bool:
-    """Tell whether a query has read every commit of a table that concerns it."""
+    """Return whether a query has read every commit of a table that is relevant to it."""
     exports, newest = query.startswith("export"), version_of(settings, table)
     if newest < 0:
         return False  # it has not been created yet
     if exports and any(one.endswith("_is_behind") for note in _export_notes(settings, table) for one in note):
-        return False  # a sink waits to be filled
+        return False  # a sink is waiting to be filled
     first = sent(settings, table) if exports else _position(settings, query, table)
     commits = (commit_file(settings, table, n) for n in range(first, newest + 1))
     kinds = (set(_changes(commit)) for commit in commits)
@@ -124,18 +124,18 @@ def _has_read(settings: Settings, query: str, table: str) -> bool:
 
 
 def _changes(commit: Path) -> Iterator[str]:
-    """Yield the kind of each action in a commit that changes rows; those of compaction do not."""
+    """Yield the kind of each action in a commit that changes rows, which compaction does not."""
     for kind in ("add", "remove", "cdc"):
         yield from (kind for action in _of(commit, kind) if kind == "cdc" or action["dataChange"])
 
 
 def _position(settings: Settings, query: str, table: str) -> int:
-    """Return the first version of a table that a query has not read, according to the table that it fills."""
+    """Return a table's first version that a query has not read, according to the table that it writes."""
     return last_note(settings, query, f"{query} reads {table_id(settings, table)}") or 0
 
 
 def sent(settings: Settings, table: str) -> int:
-    """Return the first version of a table that has not been exported, according to the notes beside it."""
+    """Return the first version of a table that has not been exported, according to the notes next to it."""
     return max((int(note["version"]) for note in _export_notes(settings, table)), default=0)
 
 
@@ -145,14 +145,14 @@ def _export_notes(settings: Settings, table: str) -> Iterator[dict[str, Any]]:
 
 
 class Writing:
-    """Finds which of some tables are being written: they have new files that no commit contains."""
+    """Finds tables that are being written to: they have new files that no commit contains."""
 
     def __init__(self, settings: Settings, tables: Iterable[str]) -> None:
         self._settings = settings
         self._before = {table: (version_of(settings, table), self._files(table)) for table in tables}
 
     def look(self) -> list[str]:
-        """Return the tables that are being written."""
+        """Return the tables that are being written to."""
         return [table for table in self._before if self._is_written(table)]
 
     def _is_written(self, table: str) -> bool:
@@ -184,7 +184,7 @@ def changes_of(settings: Settings, table: str) -> list[Row]:
 
 
 def _of(commit: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield a commit's actions of a kind; only a line feed ends a line: names may have other line ends."""
+    """Yield a commit's actions of a kind. Only a line feed ends a line; names may have other breaks."""
     lines = commit.read_text(encoding="utf-8").split("\n")
     actions = (json.loads(line) for line in lines if line)
     return (action[kind] for action in actions if kind in action)

@@ -1,8 +1,8 @@
-"""Current events of every stream, and poison, sent until told to stop.
+"""A sender of current events of every stream, and of poison, that runs until it is stopped.
 
-What counts as sent is what the topics hold at the end: the client here only has to keep trying while the
-broker is away. Poison carries its table, kind and rules in a header, by which it is known when it is read.
-Mixed records (tests/chaos/mixed.py) are in several formats, and payments have ids.
+The records that count as sent are those in the topics at the end; the client only has to keep trying while
+the broker is unavailable. Poison has its table, kind and rules in a header, by which it is recognized when it
+is read. Mixed records (tests/chaos/mixed.py) are in several formats, and payments have ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONFIG: dict[str, Any] = {
 
 
 class Feeder:
-    """Sends `rate` events a second, of all streams together, inside its block; the share `poison` is poison.
+    """Sends `rate` events per second, of all streams together, during its block; a share is `poison`.
 
     If the settings name formats, the records are mixed.
     """
@@ -73,7 +73,7 @@ class Feeder:
         self._done.set()
 
     def stop(self) -> None:
-        """Stop sending, and wait until the broker has what was sent."""
+        """Stop sending, and wait until the broker has acknowledged everything."""
         self._done.set()
         self._thread.join(_FLUSH_S + 10)
         if self._failure is not None:
@@ -144,7 +144,7 @@ class Feeder:
         assert not left, f"{left} records were not taken"
 
     def _send(self, producer: Producer, topic: str, sample: Sample, headers: _Headers) -> Producer:
-        """Hand over a record, however long it takes; return the client to continue with."""
+        """Hand over a record, however long it takes, and return the client for the next record."""
         while not self._done.is_set():
             try:
                 producer.produce(
@@ -170,4 +170,4 @@ RULES = {
     **{f"{table}|{kind.name}": kind.rules for table, kinds in KINDS.items() for kind in kinds},
     **mixed.RULES,
 }
-"""The rules that must refuse a poison record, by what its header says."""
+"""The rules that must refuse a poison record, by the content of its header."""

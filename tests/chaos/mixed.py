@@ -1,7 +1,7 @@
-"""A run of mixed records: topics have different formats; payments are repeated, corrected and deleted.
+"""A run with mixed records: topics have different formats, and payments are repeated, corrected and deleted.
 
-The schemas are in the run's own registry. A header of each encoded record has the JSON that it was made
-from, by which the oracle judges it. Only payments have ids; all records of an id have the same key, so that
+The schemas are in the run's own registry. A header of each encoded record contains the JSON from which it was
+made, which the oracle judges. Only payments have ids; all records with the same id have the same key, so that
 they remain in order.
 """
 
@@ -33,17 +33,17 @@ FORMATS: Mapping[str, RecordFormat] = {
     "metricsTopic": "protobuf",
     PAYMENTS.topic: "avro",
 }
-"""The formats by topic; sales remain JSON."""
+"""The formats by topic; sales are still JSON."""
 ID, SEQUENCE = "transactionId", "version"
 
 _UNFRAMED, _OF_UNKNOWN_SCHEMA = b'{"userId":"u","amount":1}', b"\x00\x00\xff\xff\xff\x00"
 _POISON = {
     "not_framed": _UNFRAMED,
     "unknown_schema": _OF_UNKNOWN_SCHEMA,
-    "not_json": _OF_UNKNOWN_SCHEMA,  # for a topic of JSON, which is judged without its schema
+    "not_json": _OF_UNKNOWN_SCHEMA,  # for a JSON topic, which is judged without its schema
 }
 RULES = {rule: frozenset({rule}) for rule in _POISON}
-"""The rules that must refuse poison in encoded topics, by the poison's name."""
+"""The rules that must refuse poison in encoded topics, by the name of the poison."""
 _NEW = 0.6
 _REMEMBERED = 300
 _YEAR_MS = 365 * 86_400_000
@@ -67,7 +67,7 @@ def settings_for(registry_url: str) -> dict[str, Any]:
 
 
 def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | None]]:
-    """Register the contracts, and return the encoders of records, by the topic's name in this run."""
+    """Register the contracts, and return the encoders for records, by the topic's name in this run."""
     sources = sources_by_topic(settings, [under(settings, stream) for stream in STREAMS])
     return {
         topic: registered_encoder(source, topic)
@@ -77,13 +77,13 @@ def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | N
 
 
 def poison(rng: Random, topic: str) -> tuple[Sample, str]:
-    """Return a record that an encoded topic, given by its default name, must refuse; its name in RULES."""
+    """Return a record that an encoded topic (given by default name) must refuse, and its name in RULES."""
     rule = rng.choice(("not_framed", "not_json" if FORMATS[topic] == "json-schema" else "unknown_schema"))
     return Sample(b"poison", _POISON[rule], "poison"), rule
 
 
 class Payments:
-    """Gives ids to payments, and repeats, corrects, contradicts and deletes them."""
+    """Assigns ids to payments, and repeats, corrects, contradicts and deletes them."""
 
     def __init__(self, samples: Iterator[Sample], seed: int) -> None:
         self._samples = samples
@@ -103,11 +103,11 @@ class Payments:
                 yield self._again(record, self._rng.choice(self._known), sample.timestamp_ms)
 
     def forget(self) -> None:
-        """Refer to no earlier payments, because some may be lost."""
+        """Do not refer to earlier payments any more, because some may be lost."""
         self._known.clear()
 
     def _again(self, fresh: dict[str, Any], known: dict[str, Any], timestamp_ms: int) -> Sample:
-        """Return another record of a known id, with the values of a fresh payment."""
+        """Return another record with a known id, and with the values of a new payment."""
         what = self._rng.choice(
             ("the same", "corrected", "corrected", "a year ago", "too late", "other", "deleted")
         )
@@ -127,7 +127,7 @@ class Payments:
 def settled(
     judged: Mapping[Coordinates, Judged], records: Mapping[Coordinates, Any], bronze: Sequence[Row]
 ) -> dict[Coordinates, Judged]:
-    """Return the verdicts on payments in the order of bronze, given the verdict on each by itself."""
+    """Return the verdicts on payments in the order of bronze, based on the verdict on each single payment."""
     contract = CONTRACTS[PAYMENTS.table]
     ids = (Field(ID, "transaction_id", Kind.ID), Field(SEQUENCE, "version", Kind.LONG))
     contract = replace(contract, fields=(*contract.fields, *ids))
@@ -148,7 +148,7 @@ def status_of(verdict: Judged) -> str:
 
 
 def said_in_json(record: Any) -> bytes | None:
-    """Return the JSON that a record was made from: its header's, if there is one, else its value."""
+    """Return the JSON from which a record was made: from its header, if it has one, otherwise its value."""
     said: bytes | None = next((value for name, value in record.headers if name == JSON_HEADER), record.value)
     return said
 

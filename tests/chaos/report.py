@@ -1,4 +1,4 @@
-"""What happened in a run, as tables for a terminal."""
+"""The results of a run, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_report(console: Console, outcome: Outcome) -> None:
-    """Print the faults, the counts of records, how fast layers were back, and what was wrong."""
+    """Print the faults, the counts of records, how fast layers recovered, and the defects."""
     console.print(_faults(outcome))
     console.print(_layers(outcome))
     console.print(_exits(outcome))

@@ -1,4 +1,4 @@
-"""A run: the pipeline starts, faults follow a seeded schedule, then it is left alone and checked.
+"""A run: the pipeline starts, faults follow a seeded schedule, and then it is left undisturbed and checked.
 
     outcome = run_chaos(home, Plan(seed=1, rate=50, seconds=300))
     outcome.differences                                            empty: nothing was lost or duplicated
@@ -67,13 +67,14 @@ _ON_CLUSTER = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does: faults from all of `deck`, over and over for `seconds`, or the deck once if 0.
+    """The plan of a run: all faults in `deck`, over and over for `seconds`, or once if `seconds` is 0.
 
-    `rate` is in events a second, of which the share `poison` is poison; `quiet_s` is the longest pause
-    between two faults, and `calm` the chance that all layers may recover before the next, which can otherwise
-    hit one that is starting. By its `way`, each layer has a process, or one process runs all layers, or these
-    two alternate: when a process ends, so do the others, and the other way follows. On a `cluster`, each
-    layer's job is submitted to a standalone cluster of this run's own. For `mixed`, see tests/chaos/mixed.py.
+    `rate` is in events per second, of which the share `poison` is poison. `quiet_s` is the longest pause
+    between two faults, and `calm` is the probability that all layers may recover before the next fault, which
+    can otherwise hit a layer that is starting. The `way` decides whether each layer has its own process, or
+    one process runs all layers, or these two alternate: when a process ends, the others are ended, too, and
+    the other way follows. With `cluster`, each layer's job is submitted to the run's own standalone cluster.
+    For `mixed`, see tests/chaos/mixed.py.
     """
 
     seed: int
@@ -89,7 +90,7 @@ class Plan:
     mixed: bool = False
 
     def shifts(self, cluster: Cluster | None) -> list[Shift]:
-        """Return the sets of processes that run together; if there are several, they take turns."""
+        """Return the sets of processes that run together; if there are several sets, they take turns."""
         if cluster is not None:
             return [{layer: _submitted(layer, cluster) for layer in LAYERS}]
         return {"layers": [_APART], "together": [_TOGETHER], "turns": [_TOGETHER, _APART]}[self.way]
@@ -97,7 +98,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What happened. `faults` and `misses` are counts by name; a missed chosen point is tried again."""
+    """The results. `faults` and `misses` are counts by name; missed points are tried again."""
 
     books: Books = field(default_factory=Books)
     faults: Counter[str] = field(default_factory=Counter)
@@ -111,7 +112,7 @@ class Outcome:
 
 
 def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Outcome:
-    """Run the plan under `home`, which should be empty, and return what happened."""
+    """Run the plan in `home`, which should be empty, and return the results."""
     outcome = Outcome()
     with OwnServices(home / "services", with_registry=plan.mixed) as services:
         place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
@@ -172,7 +173,7 @@ def _submitted(layer: str, cluster: Cluster) -> list[str]:
 
 
 def _schedule(plan: Plan, rng: Random) -> Iterator[str]:
-    """Yield names of faults with pauses between them: each fault once per deck, until the time is up."""
+    """Yield names of faults, with pauses between them: each fault once per deck, until the time is up."""
     deadline = time.monotonic() + plan.seconds
     while True:
         deck = list(plan.deck)
@@ -197,7 +198,7 @@ def _bring_about(name: str, scene: Scene, outcome: Outcome, say: Callable[[str],
 
 
 def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Retry the points that were missed in a deck that is played once."""
+    """Retry the points that were missed, if the deck is used only once."""
     for _ in range(_ATTEMPTS):
         for name in plan.deck:
             if name in POINTS and not outcome.faults[name]:
@@ -205,7 +206,7 @@ def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callabl
 
 
 def await_end(settings: Settings, outcome: Outcome) -> list[str]:
-    """Wait until every query has read everything and every call is closed; return what is outstanding."""
+    """Wait until every query has read everything and every call is closed; return anything outstanding."""
     began = time.monotonic()
     ends = _ends(settings)
     seen: Mapping[str, int] = {}
@@ -241,7 +242,7 @@ def _ends(settings: Settings) -> dict[str, dict[int, int]]:
 
 
 def _unclear(exits: Sequence[Exit]) -> Iterator[str]:
-    """Say which processes ended without the one clear line that a user can act on."""
+    """Return the processes that ended without a single clear line that tells a user what to do."""
     for one in exits:
         errors = [line for line in one.stderr if line.startswith("error: ")]
         text = "\n".join([*one.stdout, *one.stderr])
@@ -253,7 +254,7 @@ def _unclear(exits: Sequence[Exit]) -> Iterator[str]:
 
 
 def _keep_words(exits: Sequence[Exit], directory: Path) -> None:
-    """Write the output of each process that ended by itself to a file of its own."""
+    """Write the output of each process that ended by itself to a separate file."""
     directory.mkdir()
     for number, one in enumerate(exits):
         name = f"{number:03}-{one.name}-{one.condition.replace(' ', '-')}-{one.code}.txt"

@@ -1,4 +1,4 @@
-"""A broker, a Redis and a PostgreSQL of one run's own, which can be ended and restarted with their data.
+"""A run's own broker, Redis and PostgreSQL, which can be stopped and restarted with their data.
 
 A run may also have a schema registry.
 """
@@ -26,7 +26,7 @@ END_TIMEOUT_S = 30.0
 
 
 class OwnServices:
-    """The services; they are stopped at the end of the block, whatever happened."""
+    """The services, which are always stopped at the end of the block."""
 
     def __init__(self, home: Path, *, with_registry: bool = False) -> None:
         self._home, self._with_registry = home, with_registry
@@ -36,7 +36,7 @@ class OwnServices:
         self.registry: Registry | None = None
 
     def __enter__(self) -> Self:
-        if self._with_registry:  # first, because it skips the test if there is no Java for it
+        if self._with_registry:  # first, because it skips the test if there is no suitable Java
             (directory := self._home / "registry").mkdir(parents=True)
             self.registry = self._stack.enter_context(registries.registry(directory))
         self.postgres = self._stack.enter_context(postgres_servers.server())
@@ -49,7 +49,7 @@ class OwnServices:
         self._stack.close()
 
     def start(self) -> None:
-        """Start what does not run, at the same ports as before; faults may change Redis's configuration."""
+        """Start services that are not running, on the same ports; faults may change Redis's settings."""
         self.postgres.start()
         if self.registry is not None:
             self.registry.start()
@@ -59,7 +59,7 @@ class OwnServices:
         assert before in {Endpoints("", ""), self.endpoints}, "a service came back on another port"
 
     def end(self, name: Name, number: signal.Signals) -> None:
-        """End a service with a signal, and wait until its process is gone."""
+        """End a service with a signal, and wait until its process no longer exists."""
         if name == "postgres":
             self.postgres.end(number)
             return
@@ -78,7 +78,7 @@ class OwnServices:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Tell whether a process is running; a zombie is not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,8 +1,8 @@
 """The layers as processes that are restarted whenever they end, whatever the reason.
 
-Their output goes through pipes, which neither a full disk nor a limit on files can block. A process is back
-when it has printed that it finished a micro-batch. A process may run one layer or all of them, or the two
-take turns.
+Their output goes through pipes, which neither a full disk nor a limit on files can block. A process has
+recovered when it has printed that it finished a micro-batch. A process may run one layer or all of them, or
+the two may take turns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Life:
 
 
 class Frozen:
-    """A process that was stopped in the middle of its work, until it is woken."""
+    """A process that was suspended in the middle of its work, until it is resumed."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
@@ -69,7 +69,7 @@ class Frozen:
         os.killpg(self._life.popen.pid, signal.SIGCONT)
 
     def await_line(self, beginnings: Sequence[str], timeout_s: float) -> str | None:
-        """Return the first line after waking that has one of these beginnings, or None if none comes in time.
+        """Return the first line after resuming with one of these beginnings, or None if none appears in time.
 
         If the process ends by itself, return its last line.
         """
@@ -85,16 +85,16 @@ class Frozen:
 
 
 Shift = Mapping[str, list[str]]
-"""Processes that run together: their commands by name, which is a layer or ALL."""
+"""Processes that run together: their commands, by layer or ALL."""
 
 
 class Supervisor:
-    """Keeps the processes of a shift running inside its block.
+    """Keeps the processes of a shift running during its block.
 
-    A process that ends is restarted. With several shifts, the end of one process ends its whole shift: the
-    others are killed, and it is the next shift's turn. `condition` is the last disturbance, which is recorded
-    with processes that end by themselves. `back_s` has, by process name, the seconds from a SIGKILL to the
-    new process's first micro-batch, for kills that nothing else disturbed.
+    If a process ends, it is restarted. With several shifts, the end of one process ends its whole shift: the
+    others are killed, and the next shift starts. `condition` is the last disturbance, which is recorded with
+    processes that end by themselves. `back_s` contains, by process name, the seconds from a SIGKILL to the
+    new process's first micro-batch, for kills without other disturbances.
     """
 
     def __init__(self, shifts: Sequence[Shift], environment: Mapping[str, str]) -> None:
@@ -127,7 +127,7 @@ class Supervisor:
             _end(life)
 
     def kill(self, layer: str) -> bool:
-        """Kill a layer's processes at once; tell whether there were any."""
+        """Kill a layer's processes at once; return whether there were any."""
         with self._lock:
             name = self._name_of(layer)
             life = self._lives.get(name)
@@ -141,7 +141,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def frozen(self, layer: str) -> Iterator[Frozen]:
-        """Freeze a layer's process and start another; the block may wake the first, and its end kills it."""
+        """Suspend a layer's process and start another; the block may resume the first; it is then killed."""
         with self._lock:
             name = self._name_of(layer)
             life = self._lives.pop(name)
@@ -153,13 +153,13 @@ class Supervisor:
             _end(life)
 
     def disturb(self, condition: str) -> None:
-        """Note the present disturbance; layers that are not back yet are no longer measured."""
+        """Record the current disturbance; layers that have not recovered yet are no longer measured."""
         with self._clock_lock:
             self.condition = condition
             self._killed_at.clear()
 
     def is_up(self, layer: str) -> bool:
-        """Tell whether the layer's present process has finished a micro-batch."""
+        """Return whether the layer's current process has finished a micro-batch."""
         with self._lock:
             life = self._lives.get(self._name_of(layer))
             return life is not None and life.popen.returncode is None and life.batches > 0
@@ -186,7 +186,7 @@ class Supervisor:
             return []
 
     def stop(self, timeout_s: float) -> list[str]:
-        """Stop all processes with SIGTERM, restart none, and return what went wrong."""
+        """Stop all processes with SIGTERM, do not restart any, and return all failures."""
         self._stopping.set()
         self._watch.join()
         wrong = []
@@ -209,7 +209,7 @@ class Supervisor:
         return self._shifts[self._turn % len(self._shifts)]
 
     def _name_of(self, layer: str) -> str:
-        """Return the name of the process that runs a layer in the present shift."""
+        """Return the name of the process that runs a layer in the current shift."""
         return layer if layer in self._shift else ALL
 
     def _keep_running(self) -> None:
@@ -283,12 +283,12 @@ class Supervisor:
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, but leave it uncollected, so that its group remains its own."""
+    """Return whether a child has ended, but do not reap it, so that its process group is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(life: _Life) -> None:
-    """Kill what is left of a process group, and collect its leader and its output."""
+    """Kill the remaining processes of a group, and collect its leader and its output."""
     if life.popen.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(life.popen.pid, signal.SIGKILL)

@@ -48,5 +48,5 @@ def journey(
 
 @pytest.fixture(scope="session")
 def filled_lake(journey: Journey) -> Settings:
-    """A lake of every stream that has caught up twice, calls closed; who changes a table puts it back."""
+    """A lake of every stream, caught up twice, with calls closed; a test that changes a table restores it."""
     return journey.settings

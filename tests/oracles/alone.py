@@ -1,4 +1,4 @@
-"""One record by itself, as silver must read it: the first table of the page on what a record becomes."""
+"""A single record as silver must read it: the first table in docs/decisions/what-a-record-becomes.md."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FRAME = 5
 
 @dataclass(frozen=True)
 class Record:
-    """A record of bronze; `value` is the JSON that it contains, whatever its format, or None.
+    """A bronze record; `value` is the JSON that it contains, whatever its format, or None.
 
-    `refused` is the rule of its format that it breaks, which makes it unreadable, or None.
+    `refused` is the rule of its format that it breaks, so that it cannot be read, or None.
     """
 
     place: Place
@@ -37,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late records may be (None: without a limit), and from which offset on, by (topic, partition)."""
+    """The allowed lateness (None: no limit), and the first offsets it applies to, by (topic, partition)."""
 
     seconds: int | None
     begins: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Lateness:
 
 @dataclass(frozen=True)
 class Settings:
-    """A source's settings. Of `lateness`, the last one that covers a record applies to it.
+    """A source's settings. The last entry of `lateness` that covers a record applies to it.
 
     `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`. `deletion_key` is text,
     json:FIELD or avro, whose schema is "string", and `deleted_if` is FIELD=TEXT, both as in docs/ids.md.
@@ -63,9 +63,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Alone:
-    """A record by itself: the rules that it breaks, and what is known about it; None: unknown.
+    """A single record: the rules that it breaks, and what is known about it; None means unknown.
 
-    `row` is what silver would hold, and is only meaningful if no rule is broken.
+    `row` is the silver row, and is only meaningful if no rule is broken.
     """
 
     rules: frozenset[str]
@@ -77,7 +77,7 @@ class Alone:
 
 
 def looked_at(record: Record, settings: Settings) -> Alone:
-    """Judge a record by itself, except for lateness."""
+    """Judge a single record, except for lateness."""
     if record.refused is not None:
         return Alone(frozenset({record.refused}))
     is_deletion = (
@@ -123,7 +123,7 @@ def _column(settings: Settings, name: str | None, of_header: str) -> str:
 
 
 def _deleted(key: bytes | None, form: str) -> tuple[str | None, str | None]:
-    """Return the id that a record without a value deletes, or else the rule that its key breaks."""
+    """Return the id that a record without a value deletes, or the rule that its key breaks."""
     if not key:
         return None, "key_null" if key is None else "key_empty"
     if form == "avro":
@@ -139,7 +139,7 @@ def _deleted(key: bytes | None, form: str) -> tuple[str | None, str | None]:
 
 
 def _in_avro(key: bytes) -> tuple[str | None, str | None]:
-    """Read a text of less than 64 bytes: a zero, the schema's id, twice the text's length, and its bytes."""
+    """Decode a text of less than 64 bytes: a zero, the schema's id, twice the length, and the bytes."""
     if len(key) < _FRAME or key[0]:
         return None, "not_framed"
     length, text = key[_FRAME : _FRAME + 1], key[_FRAME + 1 :]
@@ -148,7 +148,7 @@ def _in_avro(key: bytes) -> tuple[str | None, str | None]:
 
 
 def _marked(value: bytes | None, settings: Settings) -> Mapping[str, Any] | None:
-    """Return the record as an object if it has the mark of deletions, else None."""
+    """Return the record as an object if it is marked as a deletion, or None."""
     if settings.deleted_if is None:
         return None
     record = _object(value)
@@ -157,9 +157,9 @@ def _marked(value: bytes | None, settings: Settings) -> Mapping[str, Any] | None
 
 
 def _deleted_by_mark(record: Mapping[str, Any], settings: Settings) -> Alone:
-    """Judge a record that the mark makes a deletion; an id in `after` is then looked up in `before`.
+    """Judge a record that is marked as a deletion; an id in `after` is looked up in `before` instead.
 
-    Only its id and sequence are looked at.
+    Only its id and sequence are checked.
     """
     path, sequence_path = settings.unique_by or "", settings.sequence_by or ""
     id_ = _id_at(record, f"before.{path.removeprefix('after.')}" if path.startswith("after.") else path)
@@ -192,7 +192,7 @@ def _object(text: bytes | None) -> Mapping[str, Any] | None:
 
 
 def _from_headers(record: Record, settings: Settings) -> Iterator[tuple[str, Any]]:
-    """Yield the id and the sequence that come from headers, None for one that is absent or unreadable."""
+    """Yield the id and the sequence from headers, with None for a header that is absent or unreadable."""
     for column, name in (("unique_id", settings.unique_by), ("sequence", settings.sequence_by)):
         if name is None or not name.startswith("header:"):
             continue

@@ -1,4 +1,4 @@
-"""call_records: events of two users that closely follow each other are a call."""
+"""call_records: events of two users that follow each other closely form a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIDES = ("analytics", "metrics")
 
 @dataclass(frozen=True)
 class CallEvent(Event):
-    """A clean record of call_analytics or call_metrics, with the payload that its side determines."""
+    """A clean record of call_analytics or call_metrics, with its side's payload."""
 
     user1: str
     user2: str
@@ -26,7 +26,7 @@ class CallEvent(Event):
 def call_records(
     events: Iterable[CallEvent], now_us: int, *, gap_s: int = 60, grace_s: int = 180
 ) -> list[dict[str, Any]]:
-    """Return the rows of gold.call_records as they are at `now_us`, from the events of both sides.
+    """Return the rows of gold.call_records at `now_us`, from the events of both sides.
 
     An event at most `gap_s` after its neighbour belongs to the same call. A call closes `gap_s`, `grace_s`
     and a second after its last event.

@@ -1,4 +1,4 @@
-"""JSON as the pipeline must read it: strict, with the digits of numbers, and noticing repeated names."""
+"""JSON as the pipeline must read it: strictly, with exact digits, and detecting repeated names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any
 
 EXACT = Context(prec=1000)
-"""More digits than any sum of numbers here has."""
+"""A precision greater than that of any sum in the tests."""
 
 _PLAIN = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
 _DECIMAL_DIGITS = 38
@@ -25,7 +25,7 @@ class Number:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is a whole number with no more digits than are read exactly."""
+        """Whether the number is whole, with no more digits than are read exactly."""
         return self._is_exact and "." not in self.text
 
     @property
@@ -35,7 +35,7 @@ class Number:
 
     @property
     def decimal(self) -> Decimal:
-        """The number itself; infinite if its exponent is beyond Python's, unless it is zero."""
+        """The exact number; infinite if its exponent is beyond Python's range, unless it is zero."""
         try:
             return Decimal(self.text)
         except InvalidOperation:
@@ -44,7 +44,7 @@ class Number:
 
     @property
     def kept(self) -> Decimal:
-        """What a payload keeps: the value of the double if it has an exponent or too many digits."""
+        """The value in a payload: that of the double if the number has an exponent or too many digits."""
         return Decimal(self.text if self._is_exact else repr(self.double))
 
     @property
@@ -61,7 +61,7 @@ class Pairs(list[tuple[str, Any]]):
 
 
 def parse(text: str) -> Any:
-    """Parse one JSON text, with Number and Pairs for numbers and objects; raise ValueError if it is none."""
+    """Parse one JSON text, with Number and Pairs for numbers and objects, or raise ValueError."""
     return json.loads(
         text, parse_constant=_refuse, parse_int=Number, parse_float=Number, object_pairs_hook=Pairs
     )
@@ -79,9 +79,9 @@ def to_text(value: object) -> str:
 
 
 def payload_text(value: object) -> str | None:
-    """Return how a field of any JSON type is kept: null as null, a string as itself, anything else as JSON.
+    """Return the stored form of a field of any JSON type: null, a string unchanged, anything else as JSON.
 
-    A string that reads like JSON keeps its quotes, so that the original can be restored.
+    A string that is valid JSON keeps its quotes, so that the original can be restored.
     """
     if value is None:
         return None
@@ -91,24 +91,24 @@ def payload_text(value: object) -> str | None:
 
 
 def payload_meaning(text: str | None) -> object:
-    """Return the meaning of a kept payload, equal for two texts that differ only in spelling."""
+    """Return the meaning of a stored payload, which is equal for two texts that differ only in spelling."""
     if text is None:
         return None
     return _comparable(parse(text)) if _is_json(text) else ("plain", text)
 
 
 def exact_sum(values: Iterable[Decimal]) -> Decimal | None:
-    """Return the sum to the last digit, or None if it has more than 29 digits before the point."""
+    """Return the exact sum, or None if it has more than 29 digits before the point."""
     return held(reduce(EXACT.add, values, Decimal(0)))
 
 
 def held(total: Decimal) -> Decimal | None:
-    """Return the total if decimal(38,9) holds it, else None."""
+    """Return the total if it fits into decimal(38,9), or None."""
     return total if total.copy_abs() < Decimal("1e29") else None
 
 
 def beyond_the_parser(value: object) -> bool:
-    """Tell whether a value contains, anywhere, half a surrogate pair or an object with a repeated name."""
+    """Return whether a value contains half a surrogate pair or a repeated name, at any depth."""
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, Pairs):

@@ -1,4 +1,4 @@
-"""Which records are clean, what silver holds of them, and every reason against the others."""
+"""Clean records with their silver rows, and all reasons for refusing other records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Reasons = frozenset[tuple[str, str | None]]
 
 
 class Kind(Enum):
-    """What a field must be; ANY takes every JSON value, null or nothing, ID a text or a whole number."""
+    """Types of fields; ANY accepts any JSON value, null or no value, and ID text or a whole number."""
 
     STRING = auto()
     ID = auto()
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record, with a dot if it is inside an object, and its column in silver."""
+    """A field of a record, with a dot if it is in an object, and its column in silver."""
 
     name: str
     column: str
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Contract:
-    """The fields of a record; `tombstone` is the column that a record without a value fills from its key."""
+    """The fields of a record; `tombstone` is the column that is filled from the key if there is no value."""
 
     fields: tuple[Field, ...]
     tombstone: str | None = None
@@ -96,11 +96,12 @@ ENVELOPED = Contract(
 
 @dataclass(frozen=True)
 class Judged:
-    """A record as silver should see it; `own_time_us` is None if the event time is Kafka's.
+    """A record as silver should read it; `own_time_us` is None if the event time is Kafka's.
 
-    `reasons` are all (rule, column) pairs against it, unordered; if there are none, it is clean. The other
-    fields are what the silver table holds, and are only meaningful for a clean record. `seen` is what can be
-    read from any record: the columns that break no rule, and `event_time` in microseconds.
+    `reasons` are all (rule, column) pairs for refusing it, unordered; if there are none, it is clean. The
+    other fields are the values in the silver table, and are only meaningful for a clean record. `seen`
+    contains the values that can be read from any record: the columns that break no rule, and `event_time` in
+    microseconds.
     """
 
     reasons: Reasons
@@ -112,7 +113,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What a clean record of any stream has: a time, and a place in its topic."""
+    """The properties of a clean record of any stream: a time, and a place in its topic."""
 
     event_time_us: int
     partition: int = 0
@@ -130,10 +131,10 @@ def judge_record(
     future_tolerance_s: int = 300,
     earliest_us: int = EARLIEST_US,
 ) -> Judged:
-    """Judge a Kafka record by a contract.
+    """Judge a Kafka record according to a contract.
 
-    This covers the parser's limits on surrogates and repeated keys within the contract's fields, but not
-    those on size (nesting, digits of a number, length of a name).
+    This includes the parser's limits on surrogates and repeated keys in the contract's fields, but not its
+    limits on size (nesting, digits of a number, length of a name).
     """
     event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms, earliest_us)
     columns: dict[str, Any] = {}
@@ -179,7 +180,7 @@ def _key_text(key: bytes | None) -> tuple[str, str | None]:
 
 
 def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any], str | None]:
-    """Return the object, or the rule that explains why there is none."""
+    """Return the object, or the rule that the record breaks if there is none."""
     if value is None:
         return {}, "value_null"
     try:
@@ -200,9 +201,9 @@ def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any
 
 
 def within(record: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str] | None:
-    """Return the object that contains a field (empty if there is none), and the field's name there.
+    """Return the object that contains a field (empty if there is none), and the field's name in it.
 
-    Return None if something other than an object is on the way.
+    Return None if the path leads through a value that is not an object.
     """
     *outer, last = path.split(".")
     for name in outer:
@@ -214,7 +215,7 @@ def within(record: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str
 
 
 def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """Return what silver holds for a field, or the rule that it breaks."""
+    """Return a field's value in silver, or the rule that it breaks."""
     place = within(record, one.name)
     inner, name = place or ({}, "")
     value = False if place is None else inner.get(name)  # False is of the wrong type
@@ -248,7 +249,7 @@ def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
 
 
 def _decimal_38_9(number: Number) -> Decimal | None:
-    """Return the number as decimal(38,9), or None if that is not exactly its value."""
+    """Return the number as decimal(38,9), or None if that is not exact."""
     exact = number.decimal
     if not exact.is_finite() or exact.copy_abs() >= _BEYOND:
         return None

@@ -1,4 +1,4 @@
-"""Keys composed of several names, as in messages and rows in Redis."""
+"""Keys that consist of several names, as in messages and Redis rows."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def escaped(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: str, separator: str = ":") -> str:
-    """Return the key composed of the names."""
+    """Return the key that consists of the names."""
     return separator.join(escaped(name, separator) for name in names)

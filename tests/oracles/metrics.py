@@ -28,7 +28,7 @@ class Metric(Event):
 
 @dataclass(frozen=True)
 class Grain:
-    """The rows of a table of windows: one for two names, which `names` gives, and a window of `length_us`."""
+    """A table of windows, with one row for each two names (from `names`) and window of `length_us`."""
 
     columns: tuple[str, str]
     names: Callable[[Metric], tuple[str, str]]
@@ -46,7 +46,7 @@ METRICS_SUMMARY_10M = Grain(
 
 
 class Statistics(TypedDict):
-    """A window's row except for its key and is_final, and the values it is made from, sorted."""
+    """A window's row except for its key and is_final, and its values, sorted."""
 
     count: int
     sum: float
@@ -86,7 +86,7 @@ def metrics_summary_10m(records: Iterable[Metric]) -> Windows:
 
 
 def statistics(values: Iterable[float], last_event_time_us: int = 0) -> Statistics:
-    """Describe some values, with moments computed in two passes, and percentiles by nearest rank."""
+    """Describe some values, with moments from two passes, and percentiles by nearest rank."""
     ordered = sorted(values)
     count = len(ordered)
     total = _total(ordered)
@@ -110,14 +110,14 @@ def statistics(values: Iterable[float], last_event_time_us: int = 0) -> Statisti
 
 
 def statistics_without_moments(values: Iterable[float]) -> dict[str, float]:
-    """Describe values by what cannot overflow: count, minimum, maximum and percentiles."""
+    """Describe values by the statistics that cannot overflow: count, minimum, maximum and percentiles."""
     ordered = sorted(values)
     percentiles = {name: percentile(ordered, p) for name, p in PERCENTILES.items()}
     return {"count": len(ordered), "min": ordered[0], "max": ordered[-1]} | percentiles
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:
-    """Return the nearest rank: the least value with at least the share `p` of all values up to it."""
+    """Return the nearest rank: the smallest value that is at least as great as a share `p` of all values."""
     at_least = next(rank for rank in range(1, len(ordered) + 1) if rank / len(ordered) >= p)
     return ordered[at_least - 1]
 
@@ -125,14 +125,14 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 def rank_error(ordered: Sequence[float], p: float, estimate: float) -> float:
     """Return how far, as a share of all values, the ranks of `estimate` are from the rank `p`.
 
-    Zero if `estimate` may be called the percentile: equal values share a range of ranks.
+    The result is zero if `estimate` is a valid percentile, because equal values share a range of ranks.
     """
     below, up_to = bisect_left(ordered, estimate), bisect_right(ordered, estimate)
     return max(0.0, below / len(ordered) - p, p - up_to / len(ordered))
 
 
 def _total(values: Iterable[float]) -> float:
-    """Return the sum, correctly rounded, or infinity if it is beyond every double."""
+    """Return the sum, correctly rounded, or infinity if it does not fit into a double."""
     listed = list(values)
     try:
         return math.fsum(listed)

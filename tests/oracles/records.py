@@ -1,11 +1,11 @@
-"""What a record becomes: the function of docs/decisions/what-a-record-becomes.md, in plain Python.
+"""The outcomes of records: the function in docs/decisions/what-a-record-becomes.md, in plain Python.
 
     found = outcomes(records, decisions, settings, taken)
     found["transactions", 0, 17]          row, or letter with its status and rules
 
-Slow on purpose: records are processed one by one, in order, and for each, everything known about its id is
-searched again. `records` are all that have ever landed, including those that retention has since taken from
-bronze, which changes no answer. Times are microseconds since 1970, UTC.
+This is slow on purpose: records are processed one by one, in order, and for each record, everything known
+about its id is searched again. `records` are all records that have ever landed, including those that
+retention has since deleted from bronze, which changes no outcome. Times are microseconds since 1970, UTC.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ __all__ = ["Decision", "Headers", "Lateness", "Outcome", "Place", "Record", "Set
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person decided about the record at `place`, when silver had processed all until `after_us`.
+    """A person's decision about the record at `place`, when silver had processed everything until `after_us`.
 
-    `at_us` is later than that of any earlier decision, and the same for everything in one command. A replay
-    may be recorded for any letter that was open: one that its record does not pass changes nothing.
-    `allows_late` is a replay's --allow-late. `by` is the record that was sent again, for a resolve. A skip is
-    decided before silver has looked at the record. `made_with` are the `unique_by` and `sequence_by` of that
-    time; None: as now. If they were different, the letter was open by them, whatever it would have been by
-    the present ones, and `has_admitted` says whether a replay has let its record in.
+    `at_us` is later than that of any earlier decision, and is the same for all decisions in one command. A
+    replay may be recorded for any letter that was open; if its record does not pass, the replay changes
+    nothing. `allows_late` is a replay's --allow-late. For a resolve, `by` is the record that was sent again.
+    A skip is decided before silver has judged the record. `made_with` are `unique_by` and `sequence_by` at
+    that time; None: the same as now. If they were different, the letter was open under them, whatever it
+    would have been under the current ones, and `has_admitted` says whether a replay admitted the record.
 
-    A rebuild with --allow-late is recorded for each letter that it may find in time: the record then was
-    in time when it landed. Other ids end such decisions, which are then not given.
+    A rebuild with --allow-late is recorded for each letter that it may find to be in time; the record then
+    counts as in time when it landed. If the id settings change, such decisions end, and must not be passed
+    in.
     """
 
     what: Literal["replay", "discard", "resolve", "skip", "in time"]
@@ -50,13 +51,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one run of retention took, when silver had processed all until `after_us`.
+    """The deletions of one retention run, when silver had processed everything until `after_us`.
 
-    No record that is processed later is accepted with an event time before `before_us`, which is None if
-    nothing was taken from silver or gold. Rows have left silver if they are before `silver_us` and their
-    records up to `gone`, the last offset taken from bronze for each (topic, partition). `ids` are the first
-    16 bytes of the SHA-256 of each id whose letters were taken. `sequence_by` is that of the time; None: as
-    now. `at_us` is its place among decisions.
+    No record that is processed later is accepted if its event time is before `before_us`, which is None if
+    nothing was deleted from silver or gold. Rows were deleted from silver if they are before `silver_us` and
+    their records are up to `gone`, the last offset deleted from bronze for each (topic, partition). `ids` are
+    the first 16 bytes of the SHA-256 of each id whose letters were deleted. `sequence_by` is the setting at
+    that time; None: the same as now. `at_us` is the run's place among decisions.
     """
 
     after_us: int
@@ -70,14 +71,14 @@ class Taken:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a record is: a row of silver, or a letter.
+    """The outcome of a record: a silver row or a letter.
 
-    status    of its letter; "replayed" for a row that a replay has admitted, None for any other row
-    rules     that refuse it or, once it is replayed, discarded or resent, that refused it
+    status    the letter's status; "replayed" for a row that a replay has admitted, None for any other row
+    rules     the rules that refuse the record, or refused it before it was replayed, discarded or resent
     row       the columns of the contract, with `event_time` and `own_time`; None for a letter
     by        for a resent letter, the record that was sent again
-    is_taken  whether retention has taken the row from silver
-    is_asked  whether the fate of a later record depends on the letter, so that retention must leave it
+    is_taken  whether retention has deleted the row from silver
+    is_asked  whether a later record's outcome depends on the letter, so that retention must keep it
     """
 
     kind: Literal["row", "letter"]
@@ -92,7 +93,7 @@ class Outcome:
 def outcomes(
     records: Iterable[Record], decisions: Iterable[Decision], settings: Settings, taken: Iterable[Taken] = ()
 ) -> dict[Place, Outcome]:
-    """Return what each record is now."""
+    """Return each record's current outcome."""
     decided = list(decisions)
     skipped = {one.place for one in decided if one.what == "skip"}
     commands: dict[tuple[int, int], list[Decision]] = defaultdict(list)
@@ -116,7 +117,7 @@ def outcomes(
 
 
 def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
-    """Return the sort key: decisions follow everything that silver had processed, and earlier decisions."""
+    """Return the sort key: decisions follow everything that silver had processed, in their own order."""
     if isinstance(event, Record):
         return event.ingested_at_us, 0, event.place
     first = event if isinstance(event, Taken) else event[0]
@@ -125,7 +126,7 @@ def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
 
 @dataclass
 class _Known:
-    """A record that has landed, and what it has become so far."""
+    """A landed record, and its outcome so far."""
 
     record: Record
     alone: Alone
@@ -152,12 +153,12 @@ class _Known:
 
     @property
     def is_answerable(self) -> bool:
-        """Whether a later record answers it: deletions, conflicts and the like await a person."""
+        """Whether a later record can answer the letter; deletions, conflicts and the like await a person."""
         stays = self.alone.is_deletion or self.outcome.rules & {"conflicting_id", "retained", "skipped"}
         return self.outcome.status == "open" and not stays
 
     def accept(self) -> None:
-        """Make it a row; if it had a letter, the letter is replayed."""
+        """Make the record a row; if it had a letter, the letter is replayed."""
         status = None if self.outcome.status is None else "replayed"
         self.outcome = Outcome("row", status, self.outcome.rules, self.alone.row)
 
@@ -165,7 +166,7 @@ class _Known:
         self.outcome = Outcome("letter", "open", frozenset(rules))
 
     def close(self, status: str) -> None:
-        """Close its letter, because it repeats, is replaced by or deletes another record."""
+        """Close the record's letter, because it repeats, is replaced by, or deletes another record."""
         self.outcome = Outcome("letter", status, frozenset({status}))
 
     def answer(self, status: str, by: Place | None) -> None:
@@ -174,10 +175,10 @@ class _Known:
 
 @dataclass
 class _Id:
-    """What is known about an id (with only `unique_by`, about an id and event time), in record order.
+    """The records with an id (with only `unique_by`, an id and event time), in record order.
 
-    Retention has taken letters that tell the fate of sequences up to `taken`, and of records sent up to
-    `taken_us`; None if it has taken none.
+    Retention has deleted letters that decide about sequences up to `taken`, and about records sent up to
+    `taken_us`; None if it has deleted none.
     """
 
     counting: list[_Known] = field(default_factory=list)
@@ -188,11 +189,11 @@ class _Id:
     taken_us: int | None = None
 
     def is_retained(self, alone: Alone) -> bool:
-        """Tell whether a later record or deletion is kept out: all are, or those up to what was taken."""
+        """Return whether a later record or deletion is refused: all are, or those up to the deleted ones."""
         return self.is_frozen or _is_up_to(alone.sequence, self.taken)
 
     def take(self) -> None:
-        """Let retention take the letters of an id without a row, whose counting records are all deleted."""
+        """Apply retention to the letters of an id without a row, whose counting records are all deleted."""
         taking = [one for one in self.deletions if _takes(one, self.counting)]
         bars = [_bar_of(one, self.counting) for one in taking]
         untold = [one.sent_us for one in taking if one.alone.sequence is None]
@@ -200,7 +201,7 @@ class _Id:
         self.taken_us = max((one for one in [self.taken_us, *untold] if one is not None), default=None)
 
     def is_asked(self, known: _Known) -> bool:
-        """Tell whether later records are compared with a closed letter of this id."""
+        """Return whether later records are compared with a closed letter for this id."""
         is_told = self.is_retained(known.alone)
         if known.alone.is_deletion and known.alone.sequence is None:
             is_told |= _is_up_to(known.sent_us, self.taken_us)
@@ -208,7 +209,7 @@ class _Id:
 
 
 class _Source:
-    """The records of a source so far, and what each has become."""
+    """The records of a source so far, and their outcomes."""
 
     def __init__(self, settings: Settings, skipped: set[Place], beforehand: Mapping[Place, Decision]) -> None:
         self.all: dict[Place, _Known] = {}
@@ -217,11 +218,11 @@ class _Source:
         self._settings = settings
         self._skipped = skipped
         self._ids: dict[object, _Id] = defaultdict(_Id)
-        self._own_times: list[tuple[int, int]] = []  # of sound records: when each landed, and its own time
+        self._own_times: list[tuple[int, int]] = []  # landing times and own times of sound records
         self._closed_us = -(2**63)
 
     def land(self, record: Record) -> None:
-        """Process the next record of bronze."""
+        """Process the next bronze record."""
         known = _Known(record, looked_at(record, self._settings))
         self.all[record.place] = known
         alone = known.alone
@@ -236,13 +237,13 @@ class _Source:
             return
         if alone.row.get("own_time") is not None:
             self._own_times.append((record.ingested_at_us, alone.row["own_time"]))
-        if self._is_decided(record.place):  # it counts for nothing until the decision, which may let it in
+        if self._is_decided(record.place):  # it does not count until the decision, which may admit it
             known.refuse()
             return
         self._settle(known, is_late=is_late)
 
     def decide(self, command: Iterable[Decision]) -> None:
-        """Process a command: one person's decisions about open letters at the same time."""
+        """Process a command: one person's simultaneous decisions about open letters."""
         admitted = []
         for decision in command:
             known = self.all[decision.place]
@@ -261,7 +262,7 @@ class _Source:
                     one for one in self._ids[known.alone.id].deletions if one is not known
                 ]
                 known.answer("discarded" if decision.what == "discard" else "resent", decision.by)
-                if self._is_by_other_ids(decision):  # the letter says by which rules it was open then
+                if self._is_by_other_ids(decision):  # the letter records the rules by which it was open then
                     known.outcome = replace(known.outcome, rules=frozenset())
         for known in admitted:
             known.answer("replayed", None)
@@ -269,26 +270,26 @@ class _Source:
             self._settle(known, is_late=False)
 
     def _find_decided(self, decision: Decision) -> None:
-        """Note that a record awaited a decision, although by what is known now its letter was not open."""
+        """Record a decision about a letter that was open then, although by present knowledge it was not."""
         may_differ = self._is_by_other_ids(decision) or any(map(self._is_in_time, self._beforehand))
         if may_differ and not self._is_decided(decision.place):
             self.found[decision.place] = decision
 
     def _find_in_time(self, known: _Known, decision: Decision) -> None:
-        """Note that an open letter's record was in time, unless retention has been where it belongs."""
+        """Record that an open letter's record was in time, unless retention has deleted its period."""
         alone = known.alone
         is_closed = _is_before(alone.event_time_us, self._closed_us)
         if self._settings.sequence_by is not None and alone.id is not None:
             is_closed |= self._ids[alone.id].is_retained(alone)
         if known.outcome.status != "open" or is_closed or known.place in self._beforehand:
             return
-        if alone.rules:  # no row says that it was in time: only the letter does, until another attempt
+        if alone.rules:  # only the letter records that it was in time, until another attempt
             known.refuse(*alone.rules)
         else:
             self.found[known.place] = decision
 
     def retain(self, taken: Taken) -> None:
-        """Freeze the ids whose rows retention has reached, and note what it took from the others."""
+        """Freeze the ids whose rows retention has deleted, and record what it deleted of the others."""
         self._closed_us = max(self._closed_us, taken.before_us or self._closed_us)
         for of_id in self._ids.values():
             row_us = None if of_id.row is None else of_id.row.alone.event_time_us
@@ -305,16 +306,16 @@ class _Source:
                 one.outcome = replace(one.outcome, is_taken=True)
 
     def outcome_of(self, known: _Known) -> Outcome:
-        """Return what a record has finally become."""
+        """Return a record's final outcome."""
         counts = self._settings.sequence_by is not None and known.outcome.status in _CLOSED
         return replace(known.outcome, is_asked=counts and self._ids[known.alone.id].is_asked(known))
 
     def _watermark_us(self, record: Record) -> int | None:
-        """Return the front at the landing minus the lateness that applies to the record's offset."""
+        """Return the front at the landing minus the lateness for the record's offset."""
         return _minus(self._front_us(record), self._allowed_s(record))
 
     def _front_us(self, record: Record) -> int | None:
-        """Return the front at the landing: of sound records in earlier commits."""
+        """Return the front at the landing, from sound records in earlier commits."""
         return max((own for landed, own in self._own_times if landed < record.ingested_at_us), default=None)
 
     def _allowed_s(self, record: Record) -> int | None:
@@ -333,7 +334,7 @@ class _Source:
         return decision.made_with is not None and decision.made_with != now
 
     def _replayed(self, known: _Known, decision: Decision) -> list[_Known]:
-        """Return the record if the replay lets it in; else its letter says again whether it is late."""
+        """Return the record if the replay admits it; otherwise, update in its letter whether it is late."""
         if self._passes(known, decision):
             return [known]
         if known.alone.rules and not decision.allows_late and self._is_behind(known):
@@ -341,7 +342,7 @@ class _Source:
         return []
 
     def _passes(self, known: _Known, decision: Decision) -> bool:
-        """Tell whether a replay finds the record sound by itself, by the present settings."""
+        """Return whether a replay finds the record sound by itself, under the current settings."""
         alone = known.alone
         if self._is_by_other_ids(decision):
             return decision.has_admitted and not alone.rules and not alone.is_deletion
@@ -350,13 +351,13 @@ class _Source:
         return decision.allows_late or not self._is_behind(known)
 
     def _is_behind(self, known: _Known) -> bool:
-        """Tell whether a record is late by what was allowed when it landed, and by what is allowed now."""
+        """Return whether a record is late by both the lateness at its landing and the current lateness."""
         allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
         most_s = None if None in allowed else max(one for one in allowed if one is not None)
         return _is_before(known.alone.event_time_us, _minus(self._front_us(known.record), most_s))
 
     def _settle(self, known: _Known, *, is_late: bool) -> None:
-        """Decide what a sound record or a deletion is among the others with its id."""
+        """Decide the outcome of a sound record or a deletion among the others with its id."""
         settings, alone = self._settings, known.alone
         has_order = settings.sequence_by is not None and alone.id is not None
         if has_order and self._ids[alone.id].is_retained(alone):
@@ -395,7 +396,7 @@ class _Source:
             if before is not None and repeats:
                 _repeat(known, before)
                 if known.outcome.status == "open":
-                    return  # it conflicts, and does not count
+                    return  # it conflicts, so it does not count
             of_id.counting.append(known)
         of_id.row = _row_of(of_id)
         if before is not None and before is not of_id.row:
@@ -433,7 +434,7 @@ def _repeat(known: _Known, row: _Known) -> None:
 
 
 def _row_of(of_id: _Id) -> _Known | None:
-    """Return the record with the greatest sequence, if that is above the bar; the first one of several."""
+    """Return the record with the greatest sequence, if that is above the bar (the first one of several)."""
     bars = [bar for one in of_id.deletions if (bar := _bar_of(one, of_id.counting)) is not None]
     above = [one for one in of_id.counting if not bars or one.sequence > max(bars)]
     greatest = max((one.sequence for one in above), default=None)
@@ -441,14 +442,14 @@ def _row_of(of_id: _Id) -> _Known | None:
 
 
 def _bar_of(deletion: _Known, counting: Sequence[_Known]) -> int | None:
-    """Return the deletion's own sequence, or the greatest one of the records sent no later than it."""
+    """Return the deletion's own sequence, or the greatest sequence of the records sent no later than it."""
     if deletion.alone.sequence is not None:
         return deletion.sequence
     return max((one.sequence for one in counting if one.sent_us <= deletion.sent_us), default=None)
 
 
 def _takes(deletion: _Known, counting: Iterable[_Known]) -> bool:
-    """Tell whether a counting record has a sequence up to the deletion's own."""
+    """Return whether a counting record has a sequence up to the deletion's own."""
     listed = list(counting)
     bar = _bar_of(deletion, listed)
     return bar is not None and any(one.sequence <= bar for one in listed)

@@ -16,7 +16,7 @@ THRESHOLD = Decimal(2000)
 
 @dataclass(frozen=True)
 class Sale(Event):
-    """A clean record of sales_events; without a value it is a tombstone."""
+    """A clean record of sales_events; a record without a value is a tombstone."""
 
     product: str
     value: Decimal | None
@@ -63,7 +63,7 @@ def _totals(
 ) -> Iterator[tuple[Sale, Decimal | None, Decimal | None, int]]:
     """Yield every sale with the totals before and after it, and the number of crossings so far.
 
-    A total that cannot be held is None; it has not reached the threshold, but is not below it either.
+    A total that overflows is None; it has not reached the threshold, but is not below it either.
     """
     total, crossings = Decimal(0), 0
     for sale in ordered:
@@ -77,9 +77,9 @@ def _totals(
 
 
 def in_order(sales: Iterable[Sale]) -> dict[str, list[Sale]]:
-    """Return the records of every product in their order.
+    """Return the records of every product in order.
 
-    Within a partition, that is offset order; partitions are merged by the greatest event time so far in each.
+    Within a partition, this is offset order. Partitions are merged by the greatest event time so far in each.
     """
     reached: dict[tuple[str, int], int] = {}
     placed: dict[str, list[tuple[int, int, int, Sale]]] = defaultdict(list)
@@ -91,5 +91,5 @@ def in_order(sales: Iterable[Sale]) -> dict[str, list[Sale]]:
 
 
 def _start(ordered: list[Sale]) -> int:
-    """Return where the records after the last tombstone begin."""
+    """Return the position of the first record after the last tombstone."""
     return max((place + 1 for place, sale in enumerate(ordered) if sale.value is None), default=0)

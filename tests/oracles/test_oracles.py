@@ -1,4 +1,4 @@
-"""The oracles themselves, tested with rows that were worked out by hand."""
+"""Tests of the oracles, with rows that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def judged(table: str, value: bytes | None, key: bytes | None = None) -> Judged:
 
 
 def sold(*values: int | str | None, product: str = "pen", partition: int = 0) -> list[Sale]:
-    """Return sales of one product and partition, in order and a second apart; None is a tombstone."""
+    """Return sales of one product in one partition, in order, one second apart; None is a tombstone."""
     return [
         Sale(
             product,

@@ -1,4 +1,4 @@
-"""The page on what a record becomes, sentence by sentence: outcomes that were worked out by hand."""
+"""docs/decisions/what-a-record-becomes.md, sentence by sentence: outcomes that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sent(
     kafka: float = 0,
     partition: int = 0,
 ) -> Record:
-    """Return a payment at `time`, sent at `kafka`, landed at `landed`, all in seconds from noon."""
+    """Return a payment at `time`, sent at `kafka` and landed at `landed`, all in seconds from noon."""
     said: dict[str, Any] = {"userId": "u", "amount": amount, "id": id_, "version": version}
     said |= {} if time is None else {"timestamp": us(time) // 1000}
     kafka_ms = us(kafka) // 1000
@@ -84,7 +84,7 @@ def become(
     decisions: Sequence[Decision] = (),
     taken: Sequence[Taken] = (),
 ) -> list[str]:
-    """Return what records become, in offset order: row, or a status; with rules if it is open."""
+    """Return the outcomes of records in offset order: row or a status, with rules if it is open."""
     found = outcomes(records, decisions, settings, taken)
     return [said(found[place]) for place in sorted(found, key=lambda place: place[::-1])]
 
@@ -673,7 +673,7 @@ ROW = {"id": 4, "userId": "u", "amount": 10}
 
 
 def event(offset: int, op: str, *, lsn: object = 1, before: object = None, after: object = None) -> Record:
-    """Return a change of a table that lands, and was sent, its offset's number of seconds after noon."""
+    """Return a change of a table, sent and landed as many seconds after noon as its offset."""
     said = {"op": op, "before": before, "after": after, "source": {"ts_ms": us(0) // 1000, "lsn": lsn}}
     stamp_ms = us(offset) // 1000
     return Record(at(offset), us(offset), json.dumps(said).encode(), b'{"id":4}', (), stamp_ms)
@@ -785,7 +785,7 @@ def _made(drawn: Sequence[tuple[Any, ...]]) -> list[Record]:
 
 
 def _chosen(drawn: Sequence[tuple[Any, ...]], records: Sequence[Record]) -> list[Decision]:
-    """Return the decisions that silver can have met: on records that it had processed by then."""
+    """Return the possible decisions: those about records that silver had processed by then."""
     found = []
     for number, (what, offset, after, allows_late) in enumerate(drawn):
         if offset < len(records) and records[offset].ingested_at_us <= us(after):
@@ -841,7 +841,7 @@ def test_each_record_is_one_row_or_one_letter_and_no_id_has_two_rows(
 def test_what_comes_later_does_not_change_what_an_open_letter_was_refused_for(
     drawn: list[Any], decisions: list[Any], settings: Settings, end: int
 ) -> None:
-    """What is known up to a moment agrees with the end, except for statuses that later records change."""
+    """Outcomes at any time agree with the final ones, except for statuses that later records change."""
     records = _made(drawn)
     chosen = _chosen(decisions, records)
     early = outcomes(
@@ -863,7 +863,7 @@ def test_what_comes_later_does_not_change_what_an_open_letter_was_refused_for(
 
 
 def late(offset: int, *, landed: float, **more: Any) -> Record:
-    """Return a record that is two hours behind the front; one hour is allowed."""
+    """Return a record that is two hours behind the front; the allowed lateness is one hour."""
     return sent(offset, landed=landed, time=-2 * HOUR, **more)
 
 

@@ -1,4 +1,4 @@
-"""user_transactions_5m: what a user spent in five minutes."""
+"""user_transactions_5m: the amount that a user spent in five minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs stories, new by seed or kept; one that ends in a difference is shrunk and printed as lines to keep."""
+"""Run new or kept stories. If a story ends in a difference, shrink it and print it as lines to keep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulation.services import Shared, shared  # noqa: E402
 
 
 def main() -> int:
-    """Return 1 if a story found a difference."""
+    """Return 1 if a story has found a difference."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first story")
@@ -58,7 +58,7 @@ def _kept(found: Shared, files: list[Path]) -> int:
 
 
 def _new(given: argparse.Namespace) -> int:
-    """Run new stories in processes, each with services of its own, and count what they have reached."""
+    """Run new stories in processes, each with its own services, and count what they have reached."""
     began, coverage, kinds = time.monotonic(), Coverage(), Counter[str]()
     cpu = dict[int, float]()
     asked = given.seed, given.length, given.form, given.shrink

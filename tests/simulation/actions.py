@@ -1,4 +1,4 @@
-"""What can be done to a lake: each action is plain data, written as one line of text and read back."""
+"""Actions on a lake: each action is plain data, which is written as one line of text and read back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Action(ABC):
-    """Something that is done to a lake."""
+    """An action on a lake."""
 
     names: ClassVar[dict[str, type[Action]]] = {}
 
@@ -33,10 +33,10 @@ class Action(ABC):
 
     @abstractmethod
     def do(self, world: World) -> None:
-        """Do it; note what lakehouse refuses with a message, and raise everything else."""
+        """Run the action; record refusals with a message, and raise all other errors."""
 
     def __str__(self) -> str:
-        """Return the line for it, without arguments that have their defaults."""
+        """Return the action as a line, without arguments that have default values."""
         given = (
             f"{one.name}={getattr(self, one.name)!r}"
             for one in fields(self)
@@ -46,7 +46,7 @@ class Action(ABC):
 
 
 def read(line: str) -> Action:
-    """Return the action that a line says; raise ValueError for any other line."""
+    """Return the action in a line; raise ValueError for any other line."""
     call = ast.parse(line.strip(), mode="eval").body
     if (
         not isinstance(call, ast.Call)
@@ -59,11 +59,11 @@ def read(line: str) -> Action:
 
 @dataclass(frozen=True)
 class Send(Action):
-    """Send a record of the id to a side, with an event time `age_s` before the clock.
+    """Send a record with the id to a side, with an event time `age_s` before the clock.
 
-    The `kind` duplicate repeats the id's last record, corrected sends it with the next sequence and another
-    amount, and deleted sends its key alone; others are in `forms.BROKEN`. In sales the id is the product, so
-    each record is another sale, and in calls it is a pair of users.
+    For `kind`, `duplicate` repeats the id's last record, `corrected` sends it with the next sequence and
+    another amount, and `deleted` sends only its key; other kinds are in `forms.BROKEN`. In sales, the id is
+    the product, so each record is another sale; in calls, it is a pair of users.
     """
 
     kind: str = "clean"
@@ -101,13 +101,13 @@ class Send(Action):
 
 
 def _headers(said: Said) -> tuple[tuple[str, bytes], ...]:
-    """Return another id, and a sequence that decreases with each version."""
+    """Return a different id, and a sequence that decreases with each version."""
     return ("order", f"o-{said['id']}".encode()), ("turn", str(100 - said["version"]).encode())
 
 
 @dataclass(frozen=True)
 class Run(Action):
-    """Run layers, each for so many micro-batches; with 0, until nothing waits."""
+    """Run layers, each for the given number of micro-batches; with 0, until there is nothing left to do."""
 
     layers: str = "bronze silver gold export"
     batches: int = 0
@@ -121,7 +121,7 @@ class Run(Action):
 
 @dataclass(frozen=True)
 class Kill(Action):
-    """End the next action's process at its n-th write, after doing it (`after`) or not."""
+    """End the next action's process at its n-th write, before it or (`after`) after it."""
 
     number: int = 1
     after: bool = False
@@ -132,7 +132,7 @@ class Kill(Action):
 
 @dataclass(frozen=True)
 class Restart(Action):
-    """End the process between two micro-batches; the next one knows only its tables."""
+    """End the process between two micro-batches; the next process knows only its tables."""
 
     def do(self, world: World) -> None:
         world.restart()
@@ -169,7 +169,7 @@ class EmptyRedis(Action):
 
 @dataclass(frozen=True)
 class TwoRuns(Action):
-    """Run a layer in two processes: once the first has planned, the second runs to rest."""
+    """Run a layer in two processes: once the first has planned, the second runs until it is at rest."""
 
     layer: str = "silver"
 
@@ -181,7 +181,7 @@ class TwoRuns(Action):
 
 @dataclass(frozen=True)
 class ChangeLateness(Action):
-    """Change how late records may be from now on."""
+    """Change how late records may be from this point on."""
 
     seconds: int = 7 * DAY_S
 

@@ -1,13 +1,13 @@
-"""What must hold of a lake at rest, whatever was done to it; each difference is a line of text.
+"""Conditions that must hold in a lake at rest after any actions; each difference is a line of text.
 
-    compare  records, letters, gold, topics, Redis and PostgreSQL are as the oracles say (`compare`)
-    audit    reports the differences, neither more nor fewer
+    compare  records, letters, gold, topics, Redis and PostgreSQL match the oracles (`compare`)
+    audit    it reports exactly the differences
     final    a window that was sent as final stays final, unless a copy has since replaced the lake
     rebuild  rebuilding silver changes nothing
 
-If another writer has changed a table, a difference from the oracle is not a defect. It is one if the audit
-does not name each of the rows, or if rebuilding silver and gold does not mend them. If retention has taken
-such a row's record from bronze, nothing shows what the row was, so neither is checked.
+If another writer has changed a table, a difference from the oracle is not a defect. It is a defect if the
+audit does not name each of the rows, or if rebuilding silver and gold does not correct them. If retention has
+deleted such a row's record from bronze, nothing shows the original row, so neither is checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 6
 
 
 def differences(world: World) -> list[str]:
-    """Bring the lake to rest and return what is wrong."""
+    """Bring the lake to rest, and return all defects."""
     with world.shared.timed("rest"):
         try:
             world.rest()
@@ -61,7 +61,7 @@ def differences(world: World) -> list[str]:
 
 
 def _mended(world: World) -> list[str]:
-    """Rebuild what another writer has changed, and return what that does not mend."""
+    """Rebuild tables that another writer has changed, and return the differences that remain."""
     RebuildSilver().do(world)
     world.rest()
     RebuildGold().do(world)

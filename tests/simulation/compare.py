@@ -1,10 +1,10 @@
-"""How a real lake differs from what it must hold: tables, topics, Redis and PostgreSQL, without Spark.
+"""How a real lake differs from its expected contents: tables, topics, Redis and PostgreSQL, without Spark.
 
-    life.landed |= landings(settings, stream)       what bronze has now
+    life.landed |= landings(settings, stream)       the current contents of bronze
     for one in differences(life, stream): print(one)
     disagreements(differences(life, stream), audit(…))
 
-The lake is at rest: every layer has run until it has nothing to do. Tables are read with delta-rs.
+The lake is at rest: every layer has run until it has nothing left to do. Tables are read with delta-rs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PAYLOADS = {"analytics", "metrics"}
 
 
 def landings(settings: Settings, stream: Stream) -> dict[Place, int]:
-    """Return when each record of bronze landed, in microseconds."""
+    """Return the landing time of each bronze record, in microseconds."""
     rows = (row for source in stream.sources for row in _rows(settings, f"bronze.{source.table}"))
     return {coordinates_of(row): row["ingested_at"] for row in rows}
 
 
 def differences(life: Life, stream: Stream) -> list[Difference]:
-    """Return how the lake and its outputs differ from what the life has made of them."""
+    """Return how the lake and its outputs differ from the contents that its history implies."""
     found = table_differences(life, stream)
     for table in stream.tables:
         rows, left = _rows(life.settings, f"gold.{table.name}"), life.left.get(table.name, ())
@@ -59,7 +59,7 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def table_differences(life: Life, stream: Stream) -> list[Difference]:
-    """Return how the lake alone differs from what the life has made of it."""
+    """Return how the lake without its outputs differs from the contents that its history implies."""
     wanted = expected(life, stream)
     found = [*_not_landed(life, stream)]
     letters = _rows(life.settings, DEAD_LETTERS)
@@ -74,19 +74,19 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def lacking_in_redis(life: Life, table: str) -> set[str]:
-    """Return the names of a gold table's rows that Redis should have but lacks."""
+    """Return the names of a gold table's rows that should be in Redis but are missing."""
     rows = _rows(life.settings, f"gold.{table}")
     return {one.key for one in in_redis(life.settings, table, rows) if one.what == MISSING}
 
 
 def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: Stream) -> bool:
-    """Tell whether a differing row of silver, or letter, has a record that is no longer in bronze."""
+    """Return whether a differing silver row or letter has a record that is no longer in bronze."""
     places = {tuple(map(str, place)) for place in landings(settings, stream)}
     return any(one.layer == "records" and tuple(one.key.rsplit("/", 2)) not in places for one in found)
 
 
 def altered(life: Life, stream: Stream) -> dict[Place, bytes | None]:
-    """Return what another writer has changed in bronze, or deleted, of what retention has left there."""
+    """Return another writer's changes and deletions in bronze, for records that retention has not deleted."""
     ends: dict[tuple[str, int], int] = {}
     for taken in (one for source in stream.sources for one in life.taken[source.table]):
         ends |= {place: max(last, ends.get(place, -1)) for place, last in taken.gone.items()}
@@ -96,11 +96,12 @@ def altered(life: Life, stream: Stream) -> dict[Place, bytes | None]:
 def disagreements(
     found: Sequence[Difference], report: Report, altered: Mapping[Place, bytes | None] = MappingProxyType({})
 ) -> list[str]:
-    """Return what the audit reports wrongly or misses: it must name each record and row of gold and no other.
+    """Return the audit's false and missing findings; it must name exactly the differing records and rows.
 
-    Where records differ, the audit compares gold with a silver that is itself wrong, so its findings on gold
-    are then ignored. For topics and stores, it only has to report that something differs, but it must count
-    exactly what another lake has left in topics, and name each record that is `altered` in bronze.
+    If records differ, the audit compares gold with a silver table that is itself wrong, so its findings about
+    gold are ignored. For topics and stores, it only has to report that something differs, but it must count
+    exactly the messages that another lake has left in topics, and must name each record that is `altered` in
+    bronze.
     """
     if altered:
         named = {_place(one) for check in report.checks if check.name == "landed" for one in check.examples}
@@ -239,9 +240,9 @@ def _letters(
 
 
 def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
-    """Tell whether a row's letter, which says `replayed`, was written by an attempt that did not stand.
+    """Return whether a row's letter with status `replayed` was written by an attempt that was not completed.
 
-    That of a record that a rebuild has found in time looks the same.
+    The letter of a record that a rebuild has found to be in time looks the same.
     """
     outcome = outcomes.get(coordinates_of(letter))
     is_row = outcome is not None and outcome.kind == "row" and outcome.status is None
@@ -249,7 +250,7 @@ def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
 
 
 def _may_be_taken(table: str, place: Place, one: Outcome, life: Life) -> bool:
-    """Tell whether retention may have taken a letter: settled, not asked, and its record gone from bronze."""
+    """Return whether retention may have deleted a letter: it is settled, unneeded and not in bronze."""
     ends = [taken.gone.get(place[:2], -1) for taken in life.taken[table]]
     return one.status != "open" and not one.is_asked and place[2] <= max(ends, default=-1)
 
@@ -264,7 +265,7 @@ def _gold(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iter
 
 
 def _windows(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iterator[Difference]:
-    """Compare windows of statistics; which are final also depends on how long nothing has arrived."""
+    """Compare windows of statistics; finality also depends on how long the stream has been idle."""
     grain = _GRAINS[table]
     gone = {
         key

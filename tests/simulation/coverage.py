@@ -1,4 +1,4 @@
-"""What stories have reached, and what none has."""
+"""What stories have reached, and what no story has reached."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STATUSES = ("open", "replayed", "discarded", "resent", "duplicate", "superseded"
 
 @dataclass
 class Coverage:
-    """Counts over stories: pairs of successive actions, write points, and statuses of letters.
+    """Counts over stories: pairs of consecutive actions, write points, and statuses of letters.
 
-    It also sums how long each kind of work took, in seconds, over all processes.
+    It also adds up the seconds spent on each kind of work, over all processes.
     """
 
     stories: int = 0
@@ -42,7 +42,7 @@ class Coverage:
         self.refusals.update(one[:90] for one in ended.notices if one.startswith("refused"))
 
     def lines(self) -> Iterator[str]:
-        """Yield what was reached, and what never was."""
+        """Yield what was reached, and what was never reached."""
         known = sorted(self.actions)
         most = len(known) ** 2
         yield f"pairs of actions: {len(self.pairs)} of {most}"

@@ -1,7 +1,7 @@
-"""Forms of streams, and how each writes its records: JSON, by a registered schema, or in Debezium's envelope.
+"""Forms of streams, and their record formats: JSON, a registered schema, or Debezium's envelope.
 
-Whatever the form, a record begins as what its story says of it: {"id", "version", "amount", "at_ms"}. Every
-sending has a kind; those in `BROKEN` belong to one form, whose format or envelope refuses them.
+In every form, a record is first described by its story: {"id", "version", "amount", "at_ms"}. Every sending
+has a kind; the kinds in `BROKEN` belong to one form, whose format or envelope refuses them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.pipeline import Raw
 from tests.support.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
 
 Said = dict[str, Any]
-"""What a story says about a record."""
+"""A story's description of a record."""
 
 _IDS = {"unique_by": "transactionId"}
 _CORRECTED = {**_IDS, "sequence_by": "version"}
@@ -33,7 +33,7 @@ _ENVELOPED = {
     "by": {"name": "after.userId", "column": "user_id"},
     "value": {"name": "after.amount", "column": "amount"},
 }
-"""Transactions as Debezium writes the changes of their table."""
+"""Transactions in the form in which Debezium writes the changes of a table."""
 
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "corrected": (TRANSACTIONS, _CORRECTED),
@@ -49,7 +49,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "format": "protobuf"}),
     "debezium": (TRANSACTIONS, _ENVELOPED),
 }
-"""A story's stream: its tables, and the keys with which they are made."""
+"""A story's stream: its tables, and the keys that declare them."""
 
 _ENCODED = ("not_framed", "unknown_schema", "truncated")
 BROKEN: Mapping[str, tuple[str, ...]] = {
@@ -57,17 +57,17 @@ BROKEN: Mapping[str, tuple[str, ...]] = {
     "protobuf": _ENCODED,
     "debezium": ("null_after", "no_object", "wrong_op", "no_before", "tombstone", "bad_key"),
 }
-"""Further kinds of records, by form; almost all of them are poison."""
+"""Additional kinds of records, by form; almost all of them are poison."""
 
 _NO_SCHEMA = 2_000_000_000
-_CUT = 3  # bytes, fewer than a record's last field has
+_CUT = 3  # bytes, fewer than in a record's last field
 
 
 @dataclass(frozen=True)
 class Written:
-    """A record to send, and what the oracle must know: the JSON in it, or the rule that it breaks.
+    """A record to send, and the information for the oracle: its JSON, or the rule that it breaks.
 
-    `fields` is what the story says about it; None if no later record is made from it.
+    `fields` is the story's description; None if no later record is derived from it.
     """
 
     raw: Raw
@@ -78,13 +78,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Writes a source's JSON records in its format, with schemas that all stories share."""
+    """Writes a source's JSON records in the source's format, with schemas that all stories share."""
 
     source: Source
 
     @cached_property
     def value(self) -> Encode:
-        """The encoder of values."""
+        """The encoder for values."""
         return registered_encoder(self.source, f"simulated-{self.source.format}-{self.source.topic}")
 
     @cached_property
@@ -92,16 +92,16 @@ class Encoder:
         return header(register(self.source.registry, "simulated-key", Registered("AVRO", '"string"')))
 
     def key(self, id_: str) -> bytes:
-        """Return the key of an id: in Avro if keys are written that way, else its text."""
+        """Return the key for an id: in Avro if keys are written in Avro, otherwise as text."""
         text = id_.encode()
         is_avro = self.source.deletion_key == "avro"
         return self._key_header + bytes([2 * len(text)]) + text if is_avro else text
 
 
 def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Sequence[Written]:
-    """Return the records of a sending: one, or two for a deletion of Debezium's.
+    """Return the records of a sending: one, or two for a Debezium deletion.
 
-    `said` is what the story says about it; of a deletion, only its id and version count.
+    `said` is the story's description; for a deletion, only its id and version matter.
     """
     if form == "debezium":
         return _enveloped(kind, said)
@@ -134,7 +134,7 @@ def _sale(_form: str, said: Said, _side: int) -> Said:
 
 
 def _event(_form: str, said: Said, side: int) -> Said:
-    """Return an event; its id is that of a pair and, on the first side (analytics), also the event's."""
+    """Return an event; its id identifies a pair and, on the first side (analytics), also the event."""
     pair = {"user1": said["id"], "user2": "z", "timestamp": said["at_ms"]}
     ids = {} if side else {"eventId": said["id"]}
     return {**ids, **pair, ("metrics" if side else "analytics"): said["amount"]}
@@ -154,7 +154,7 @@ def _user_of(said: Said) -> str:
 
 
 def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) -> Written:
-    """Return an encoded record; a malformed one has an amount that only the contract refuses."""
+    """Return an encoded record; if malformed, it has an amount that only the contract refuses."""
     if kind == "malformed":
         record["amount"] = -record["amount"]
     says = json.dumps(record).encode()

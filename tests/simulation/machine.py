@@ -1,9 +1,10 @@
-"""Makes stories by seed, runs them, and shrinks those that end in a difference.
+"""Generate stories from seeds, run them, and shrink those that end in a difference.
 
-A story is a form of the stream, and actions. Its seed and number alone determine it, so that it can be made
-again without those before it: some of its actions are pairs whose turn it is (`turns`), some are phrases that
-lead to a rare state, and the rest are chance. Hypothesis is not used: its shrinker runs hundreds of cases,
-and one takes seconds here. Dropping halves, then single actions, then arguments ends within forty.
+A story consists of a form of the stream, and of actions. It is determined only by its seed and number, so it
+can be generated again without the stories before it. Some of its actions are pairs whose turn it is
+(`turns`), some are phrases that lead to a rare state, and the rest are random. Hypothesis is not used,
+because its shrinker runs hundreds of cases, and each story takes seconds. Dropping halves, then single
+actions, then arguments needs at most forty runs.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ Chosen = Callable[[Random], Action]
 
 @dataclass(frozen=True)
 class Story:
-    """A form of the stream, and what is done to its lake."""
+    """A form of the stream, and the actions on its lake."""
 
     form: str
     actions: tuple[Action, ...]
 
     def __str__(self) -> str:
-        """Return its lines."""
+        """Return the story as lines."""
         return "\n".join([f"form {self.form}", *map(str, self.actions)])
 
 
 def read_story(text: str) -> Story:
-    """Return the story of these lines; those that begin with # are comments."""
+    """Return the story in the given lines; lines that begin with # are comments."""
     first, *lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return Story(first.removeprefix("form ").strip(), tuple(map(do.read, lines)))
 
@@ -126,7 +127,7 @@ _SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("stream_defaults.future_tolerance_s", (300, 2 * _DAY_S)),
     ("stream_defaults.earliest_event_time", ("2000-01-01T00:00:00Z", "2027-01-02T00:00:00Z")),
     ("metrics.gold", tuple({"metrics_1m": {"emit": emit}} for emit in ("changes", "final"))),
-    ("sales.threshold", (15,)),  # what was sent is not taken back
+    ("sales.threshold", (15,)),  # sent records are not withdrawn
     ("sales.notify", ("every_update",)),
     ("metrics.quantile_k", (200, 1600)),
 )
@@ -140,10 +141,10 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (1, lambda rng: repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5)),
     (1, lambda _rng: operations.Adopt()),
 )
-"""What a process that is killed may be doing."""
+"""Actions during which a process may be killed."""
 
 _HELD = ("run", "run", "rebuild silver", "rebuild gold", "replay", "maintain")
-"""What a process that sleeps may be doing."""
+"""Actions during which a process may be suspended."""
 
 _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (30, _send),
@@ -179,7 +180,7 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
 
 
 def _late_and_replayed(rng: Random) -> list[Action]:
-    """Return the actions for a record that is late and nothing else: no other record has its id."""
+    """Return actions for a record that is only late: no other record has its id."""
     late = do.Send("late", rng.choice("de"), partition=rng.choice((0, 1)))
     return [late, do.Run(rng.choice(("bronze silver", do.Run().layers))), repairs.Replay(allow_late=True)]
 
@@ -202,7 +203,7 @@ _PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_a
 
 _LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
 _WRITES = {"Replay": 5, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
-"""How many writes an action makes, approximately."""
+"""The approximate number of writes per action."""
 
 
 _FORMS = {
@@ -220,7 +221,7 @@ _FORMS = {
 
 
 def make(seed: int, number: int, length: int = LENGTH, form: str | None = None) -> Story:
-    """Return the story of this number, in the given form if there is one."""
+    """Return the story with this number, in the given form if there is one."""
     rng = Random(f"{seed} {number}")
     chosen = rng.choices(list(_FORMS), list(_FORMS.values()))[0]
     form = form or chosen
@@ -264,19 +265,19 @@ def _writes_of(action: Action) -> int:
 
 
 def name_of(action: Action) -> str:
-    """Return the name that an action is counted under."""
+    """Return the name under which an action is counted."""
     return f"Send {action.kind}" if isinstance(action, do.Send) else type(action).__name__
 
 
 def turns(seed: int, number: int, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of actions whose turn it is in the story of this number; all come equally often."""
+    """Return the pairs of actions whose turn it is in the story with this number; all occur equally often."""
     pairs = [(one, other) for one in names for other in names]
     Random(f"pairs of {seed}").shuffle(pairs)
     return [pairs[(number * _PAIRS + place) % len(pairs)] for place in range(_PAIRS)]
 
 
 def _of_form(rng: Random, form: str, action: Action) -> Action:
-    """Adapt an action to a form: to one of its sides, and with poison of its own."""
+    """Adapt an action to a form: to one of its sides, and with the form's poison."""
     if form == "calls":
         return _of_calls(rng, action)
     if isinstance(action, do.Send) and action.kind in {"malformed", "duplicate"} and form in BROKEN:
@@ -285,7 +286,7 @@ def _of_form(rng: Random, form: str, action: Action) -> Action:
 
 
 def _of_calls(rng: Random, action: Action) -> Action:
-    """Adapt an action to a side; events are about a gap apart, and waits are such that calls close."""
+    """Adapt an action to a side; events are about a gap apart, and waits let calls close."""
     match action:
         case do.Send(kind=kind):
             plain = "clean" if kind in {"deleted", "corrected"} and rng.random() < 0.7 else kind
@@ -303,7 +304,7 @@ def _of_calls(rng: Random, action: Action) -> Action:
 
 
 def run(shared: Shared, story: Story) -> Ended:
-    """Run a story on a lake of its own, and return what is wrong at its end."""
+    """Run a story on its own lake, and return the defects at its end."""
     world, told = World(shared, story.form), Ended(story)
     before = dict(shared.seconds)
     try:
@@ -334,7 +335,7 @@ def _lived(world: World, story: Story) -> list[str]:
 
 
 def kind_of(found: Iterable[str]) -> str:
-    """Return what a shrunk story must still show: the first words of the first difference."""
+    """Return the part of a difference that a shrunk story must still show: the first words."""
     return " ".join(next(iter(found), "").split()[:2])
 
 

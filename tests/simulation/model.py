@@ -1,4 +1,4 @@
-"""What has been done to a lake, and what it must therefore hold, according to the oracles alone.
+"""The history of a lake, and the contents that it implies, according to the oracles alone.
 
     life = Life(settings)
     life.sent.append(Sent("transactions", ("transactions-topic", 0, 0), 1_767_268_800_000, b"ann", b"{…}"))
@@ -6,7 +6,7 @@
     life.decisions["transactions"].append(Decision("discard", place, after_us, at_us))
     expected(life)
 
-Sources are named by their silver table. Times are UTC, in the unit that their name ends with.
+Sources are identified by their silver table. Times are UTC, in the unit at the end of their name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True)
 class Sent:
-    """A record that the broker has; `says` is the JSON that an encoded value was made from, else None.
+    """A record in the broker; `says` is the JSON from which an encoded value was made, or None.
 
     `source` is its silver table. `kafka_timestamp_ms` is -1 if there is none. `refused` is the rule of the
     format that an encoded value was made to break, else None.
@@ -56,23 +56,24 @@ class Sent:
 
 @dataclass
 class Life:
-    """What has been done to a lake.
+    """The history of a lake.
 
-    settings   the present ones
-    now_us     what the lake's clock shows, which decides which calls are over
+    settings   the current settings
+    now_us     the time of the lake's clock, which decides which calls are over
     sent       every record, in the order of each partition
-    landed     of each record that was ever in bronze, its `ingested_at` in microseconds, read back from
-               bronze (`compare.landings`) before retention takes it
-    decisions  by source: what people have decided, in order. A replay is recorded for each letter that was
-               open and selected, whatever came of it. That a record was in time is forgotten with its row
-    taken      by source: what each run of retention has taken
-    lateness   by source: how late records may be, if that was changed; else as the settings say
-    gold_us    by gold table: its own retention has taken the final rows whose last time is earlier
-    left       by gold table: the last message of each row when this lake replaced another. These remain in
-               the topic, even for rows that this lake does not have
-    since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis remain until they expire
-    is_adopted whether this lake was that one's copy, and so may send again what that one had sent
-    altered    what another writer has made of a record's value in bronze; None if it has deleted the record,
+    landed     `ingested_at`, in microseconds, of each record that was ever in bronze; it is read from bronze
+               (`compare.landings`) before retention deletes the record
+    decisions  by source: people's decisions, in order. A replay is recorded for each letter that was open and
+               selected, whatever its result. In-time decisions are forgotten when their row is removed
+    taken      by source: what each run of retention has deleted
+    lateness   by source: the allowed lateness, if it was changed; otherwise the settings apply
+    gold_us    by gold table: the table's own retention has deleted final rows whose last time is earlier
+    left       by gold table: the last message of each row when this lake replaced another. These messages
+               remain in the topic, even for rows that are not in this lake
+    since_ms   the time of the replacement, by the machine's clock; 0: never. Older rows in Redis remain until
+               they expire
+    is_adopted whether this lake was a copy of the replaced lake, and so may resend that lake's messages
+    altered    the values of bronze records that another writer has changed; None if it has deleted a record,
                which changes nothing above bronze
     """
 
@@ -92,11 +93,11 @@ class Life:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a stream's tables must hold.
+    """The expected contents of a stream's tables.
 
-    outcomes  by source: what each record has become
-    gold      by table: its rows, except those that its own retention has taken
-    metrics   the clean records that windows of statistics are made of
+    outcomes  by source: the outcome of each record
+    gold      by table: its rows, except for rows that its own retention has deleted
+    metrics   the clean records from which windows of statistics are computed
     """
 
     outcomes: Mapping[str, Mapping[Place, Outcome]]
@@ -105,7 +106,7 @@ class Expected:
 
 
 def expected(life: Life, stream: Stream) -> Expected:
-    """Return what the tables of a stream must hold."""
+    """Return the expected contents of a stream's tables."""
     found = {source.table: outcomes_of(life, source) for source in stream.sources}
     gold: dict[str, Sequence[Row]] = {}
     metrics: Sequence[Metric] = ()
@@ -140,7 +141,7 @@ def expected(life: Life, stream: Stream) -> Expected:
 
 
 def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
-    """Return what each landed record of a source has become."""
+    """Return the outcome of each landed record of a source."""
     own = (one for one in life.sent if one.source == source.table and one.place in life.landed)
     landed = [record_of(life, one) for one in own]
     settings, table = settings_of(life, source), source.table
@@ -148,7 +149,7 @@ def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
 
 
 def record_of(life: Life, sent: Sent) -> Record:
-    """Return a record that has landed, as the oracle reads it."""
+    """Return a landed record in the oracle's form."""
     value = sent.value if sent.says is None else sent.says
     return Record(
         sent.place,
@@ -162,7 +163,7 @@ def record_of(life: Life, sent: Sent) -> Record:
 
 
 def settings_of(life: Life, source: Source) -> alone.Settings:
-    """Return what the settings say about a source."""
+    """Return the settings of a source."""
     contract = CONTRACTS[source.table] if source.deleted_if is None else ENVELOPED
     known = {one.name for one in contract.fields}
     for name, kind, column in (
@@ -184,13 +185,13 @@ def settings_of(life: Life, source: Source) -> alone.Settings:
 
 
 def is_kept(life: Life, table: str, row: Row) -> bool:
-    """Tell whether gold's own retention has left a row."""
+    """Return whether gold's own retention has kept a row."""
     last_us = row.get("window_end", row.get("last_event_time"))
     return last_us is None or last_us >= life.gold_us.get(table, last_us)
 
 
 def _events(outcomes: Mapping[Place, Outcome], make: Callable[..., E], columns: Iterable[str]) -> list[E]:
-    """Return the records that are rows, even if retention has taken the rows: that changes no answer."""
+    """Return the records that are rows, even if retention has deleted the rows, which changes no outcome."""
     names = tuple(columns)
     return [
         make(

@@ -1,4 +1,4 @@
-"""What operators do to a whole lake, or must live with: copies, another run, a lost topic, a small Redis."""
+"""Operators' actions and problems with a whole lake: copies, a second run, a lost topic, a small Redis."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MAY_DIFFER = {"lake", "stream_defaults"}
 
 @dataclass(frozen=True)
 class EvictRedis(Action):
-    """Evict every second key from Redis, as a small Redis would; the audit must see which rows are missing.
+    """Evict every second key from Redis, as a small Redis would; the audit must report the missing rows.
 
     The export writes them again, but at most every ten minutes (docs/redis.md). The keys are deleted, and
-    INFO counts them as evicted: which ones Redis itself would evict is chance.
+    INFO counts them as evicted, because it is random which keys Redis itself would evict.
     """
 
     first: int = 0
@@ -66,7 +66,7 @@ def _require_told(world: World, name: str, evicted: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Copy(Action):
-    """Copy the lake to another place, or bring its copy there up to date."""
+    """Copy the lake, or bring its copy up to date."""
 
     def do(self, world: World) -> None:
         world.note_landings()
@@ -91,10 +91,9 @@ def _as_of_now(life: Life) -> Life:
 
 @dataclass(frozen=True)
 class Adopt(Action):
-    """Lose the lake, and continue from its copy or, without one, from one that is made now.
+    """Lose the lake, and continue from its copy or, if there is none, from a copy that is made now.
 
-    What people have decided since the copy was made is lost with the lake. If the lake returns, it is
-    refused.
+    Decisions since the copy was made are lost with the lake. If the lake returns, it is refused.
     """
 
     def do(self, world: World) -> None:
@@ -153,7 +152,7 @@ def _differ(one: Settings, other: Settings) -> bool:
 
 
 def _after(world: World, life: Life) -> Life:
-    """Return a life in a lake that replaces the present one, with what that one leaves behind."""
+    """Return the history of a lake that replaces the current one, including data that is left behind."""
     left: dict[str, list[Row]] = {
         table.name: list(outputs.last_messages(world.settings, table.name).values())
         for table in world.stream.tables
@@ -163,7 +162,7 @@ def _after(world: World, life: Life) -> Life:
 
 @dataclass(frozen=True)
 class Standby(Action):
-    """Let a process sleep before its n-th write while another takes over; then the first one continues.
+    """Suspend a process before its n-th write while another takes over; then the first one continues.
 
     The first one's leases have expired by then (docs/failures.md, "Standby runs").
     """
@@ -179,7 +178,7 @@ class Standby(Action):
             try:
                 with patch.object(leases, "_LENGTH_S", 0.0):
                     world.run(LAYERS)
-            except AssertionError as error:  # a defect, and none of the first process's
+            except AssertionError as error:  # a defect, but not one of the first process
                 troubles.append(error)
             world.where = where
 
@@ -205,7 +204,7 @@ class Standby(Action):
 
 @dataclass(frozen=True)
 class RecreateTopic(Action):
-    """Delete a side's topic, recreate it, fill it beyond what was read, and continue in another lake.
+    """Delete a side's topic, recreate it, fill it beyond the position read, and continue in another lake.
 
     If bronze has read the old topic, it refuses the new one, in the running process as in a new one. Then the
     new lake's export is refused until it may send again (docs/refused-topics.md). In calls, the new lake

@@ -1,4 +1,4 @@
-"""A process of a pool: it runs one story after another, with its own services."""
+"""A process in a pool, which runs one story after another, with its own services."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def begin() -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """A story that was run, shrunk to `best` if it differs, and its process's CPU seconds so far."""
+    """A completed story, shrunk to `best` if it has a difference, and its process's CPU seconds so far."""
 
     number: int
     told: Ended
@@ -40,7 +40,7 @@ def cpu_s() -> float:
 
 
 def one(seed: int, length: int, form: str | None, shrink: int, number: int) -> Done:
-    """Run a story; shrink one that differs, in at most `shrink` runs."""
+    """Run a story; if it has a difference, shrink it in at most `shrink` runs."""
     (found,) = _shared
     told = run(found, make(seed, number, length, form))
     best = shrunk(found, told, shrink) if told.differences and shrink else None

@@ -1,4 +1,4 @@
-"""What people do to a lake: decide about letters, rebuild, maintain, change tables with other writers."""
+"""Users' actions on a lake: decide about letters, rebuild, maintain, change tables with other programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_letters(world: World) -> list[Row]:
 
 @dataclass(frozen=True)
 class _OfLetters(Action):
-    """Decide about open letters: the n-th or, with -1, all."""
+    """Decide about open letters: the n-th or, with -1, all of them."""
 
     which: int = -1
 
@@ -55,7 +55,7 @@ class _OfLetters(Action):
         with world.process(partial(self.do, world)), world.refusing():
             self._decide(world, selection, at)
             is_done = True
-        for source in world.stream.sources:  # a replay that has let records in says so itself
+        for source in world.stream.sources:  # a replay that has admitted records records this itself
             found = _admissions(world, places)[source.table] - before[source.table]
             said = max(found, key=lambda one: one[1], default=(after_us[source.table], 0))
             after_us[source.table], _ = said
@@ -64,7 +64,7 @@ class _OfLetters(Action):
             for letter in sorted(chosen, key=coordinates_of):
                 source = source_of(world, letter)
                 after = after_us[source.table]
-                # Letters of a micro-batch that silver has not finished are left alone.
+                # Letters of a micro-batch that silver has not finished are not changed.
                 if (letter["ingested_at"] or 0) <= after:
                     self._put_down(world, source, coordinates_of(letter), after, pipeline.micros(at))
 
@@ -96,7 +96,7 @@ def source_of(world: World, letter: Row) -> Source:
 
 
 def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[tuple[int, int]]]:
-    """Return after which landing, and when, replays have let in records of some places, in microseconds."""
+    """Return, by source, after which landing and when (in us) replays admitted records at these places."""
     found = defaultdict[str, set[tuple[int, int]]](set)
     letters = [(table_of(row), row) for row in pipeline.rows_of(world.settings, DEAD_LETTERS)]
     for source in world.stream.sources:
@@ -111,9 +111,9 @@ def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[
 
 @dataclass(frozen=True)
 class Replay(_OfLetters):
-    """Replay letters, as a dry run has said.
+    """Replay the letters that a dry run has reported.
 
-    Before the replay's n-th commit, records that wait in Kafka land and are judged; 0: none do.
+    Before the replay's n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
     """
 
     allow_late: bool = False
@@ -156,7 +156,7 @@ class ReplayWhileRunning(Replay):
 
 @dataclass(frozen=True)
 class Discard(_OfLetters):
-    """Give up letters."""
+    """Discard letters."""
 
     what: ClassVar[str] = "discard"
 
@@ -167,7 +167,7 @@ class Discard(_OfLetters):
 
 @dataclass(frozen=True)
 class Resolve(Action):
-    """Close the n-th open letter by the newest row of silver or, with `same`, by that of its event time."""
+    """Close the n-th open letter by silver's newest row or, with `same`, by the row with its event time."""
 
     which: int = 0
     same: bool = False
@@ -203,7 +203,7 @@ class Resolve(Action):
 
 
 def _rows_like(world: World, source: Source, letter: Row, rows: Sequence[Row]) -> list[Coordinates]:
-    """Return the rows of a letter's event time that neither stand for a letter nor have an open one."""
+    """Return the rows with a letter's event time that have neither answered a letter nor have an open one."""
     world.note_landings()
     place = coordinates_of(letter)
     landed_us = landings(world.settings, world.stream).get(place)
@@ -224,10 +224,10 @@ def _sent_again_as(place: Coordinates) -> str:
 
 @dataclass(frozen=True)
 class RebuildSilver(Action):
-    """Rebuild silver; before its n-th commit, records that wait in Kafka land and are judged.
+    """Rebuild silver; before its n-th commit, records that are waiting in Kafka land and are judged.
 
-    `since_s` and `until_s` say how long ago records were sent, at most and at least; 0: no limit. Sources
-    with ids are rebuilt wholly all the same. With `allow_late`, late records are in time.
+    Records are rebuilt if they were sent at most `since_s` and at least `until_s` seconds ago; 0: no limit.
+    Sources with ids are always rebuilt completely. With `allow_late`, late records are in time.
     """
 
     land_before: int = 0
@@ -249,7 +249,7 @@ class RebuildSilver(Action):
             is_refused = False
             if self.allow_late:
                 world.run(("gold",))
-                for table in world.stream.gold:  # as `lakehouse rebuild silver` does
+                for table in world.stream.gold:  # like `lakehouse rebuild silver`
                     rebuild_gold(world.lake, table, WindowSpan(), force=True)
             if span == Landed() or all(one.unique_by for one in world.stream.sources):
                 world.foreign -= {"silver", "letters"}
@@ -258,7 +258,7 @@ class RebuildSilver(Action):
                 world.life.decisions[source.table] += found
 
     def _late(self, world: World, source: Source, span: Landed) -> list[Decision]:
-        """Return that late records were in time: those that silver has processed and the rebuild reads."""
+        """Return in-time decisions for late records that silver has processed and the rebuild reads."""
         world.note_landings()
         after_us, at_us = world.processed(source), pipeline.micros(world.decided_at())
         is_open = {
@@ -281,7 +281,7 @@ def _is_within(span: Landed, world: World, place: Coordinates) -> bool:
 
 
 def forget_in_time(world: World, gone: Collection[Coordinates] | None = None) -> None:
-    """Forget that records were in time, all or those whose rows are gone: the row alone has said so."""
+    """Forget the in-time decisions for records in `gone`, or all: only their silver rows recorded them."""
     for made in world.life.decisions.values():
         made[:] = [
             one for one in made if one.what != "in time" or (gone is not None and one.place not in gone)
@@ -308,7 +308,7 @@ class RebuildGold(Action):
 
 @dataclass(frozen=True)
 class Maintain(Action):
-    """Maintain every table; where days are 0, and on sides other than a named one, everything is kept."""
+    """Maintain every table; tables with 0 days, and sides other than a named one, keep everything."""
 
     bronze: int = 0
     silver: int = 0

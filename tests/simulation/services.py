@@ -1,4 +1,4 @@
-"""What the stories of a process share: a session, a broker, a Redis and a PostgreSQL, all real."""
+"""Services that the stories of a process share: a session, a broker, a Redis and a PostgreSQL, all real."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support import postgres_servers
 from tests.support.registries import registry
 
 _LASTING = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
-"""The second compiler pays off after twenty stories."""
+"""The number of stories from which the JVM's second compiler is worth its cost."""
 
 
 @dataclass
 class Shared:
-    """What the stories of a process share."""
+    """The services that the stories of a process share."""
 
     spark: SparkSession
     settings: Settings
@@ -41,7 +41,7 @@ class Shared:
     _registry: RegistryAccess | None = None
 
     def registry(self) -> RegistryAccess:
-        """Return the schema registry, which is started by the first story that needs one."""
+        """Return the schema registry, which is started by the first story that needs it."""
         if self._registry is None:
             directory = self.home / "registry"
             directory.mkdir()
@@ -50,7 +50,7 @@ class Shared:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Add up how long the block takes."""
+        """Add the duration of the block to the total."""
         began = time.perf_counter()
         try:
             yield
@@ -60,15 +60,15 @@ class Shared:
 
 @contextmanager
 def shared(settings: Settings | None = None, spark: SparkSession | None = None) -> Iterator[Shared]:
-    """Start the services and the session; given ones are used instead, and left running.
+    """Start the services and the session; services that are passed in are used instead, and keep running.
 
-    The given `settings` then say where the broker and Redis are.
+    In that case, `settings` contain the addresses of the broker and Redis.
     """
     home = Path(tempfile.mkdtemp(prefix="simulation-"))
     try:
         with _services(settings, home) as found, postgres_servers.server() as postgres:
             session = spark or build_session(found, "lakehouse simulation", options=SMALL | _LASTING)
-            # kafka-python's takes a whole core while it waits.
+            # kafka-python's client uses a whole core while it waits.
             producer = Producer(found.kafka.access, {"acks": "all", "linger.ms": 0})
             try:
                 with ExitStack() as ending:

@@ -1,4 +1,4 @@
-"""Changes of settings on a living lake, and what the docs then say to do."""
+"""Changes of settings in a running lake, and the steps that the docs require after them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IDS = {
     "windows": ("id", "version"),
     **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
 }
-"""The fields with a record's id and sequence, by form; in other forms they are never changed."""
+"""The fields with a record's id and sequence, by form; in other forms, these settings are never changed."""
 _EARLIEST = "stream_defaults.earliest_event_time"
 _JUDGED = {"stream_defaults.future_tolerance_s", _EARLIEST}
 _MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k", "calls.gap", "calls.grace"}
@@ -27,10 +27,11 @@ _MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k", "calls.ga
 
 @dataclass(frozen=True)
 class SetIds(Action):
-    """Compare records by id, or no longer, and rebuild silver and gold, as docs/ids.md says.
+    """Turn comparison by id on or off, and rebuild silver and gold, as docs/ids.md says.
 
-    Each is "field", the form's own; "header"; or "" for none. What retention has taken cannot be judged by
-    other ids, so nothing is done once it has taken anything, nor in forms that `_IDS` lacks.
+    Each argument is "field" (the form's field), "header", or "" for none. Records that retention has deleted
+    cannot be judged by other ids, so this does nothing once retention has deleted anything, nor in forms that
+    are not in `_IDS`.
     """
 
     ids: str = "field"
@@ -73,7 +74,7 @@ class ChangeSetting(Action):
 
 
 def _send_provisional(world: World) -> None:
-    """Update the provisional rows, as docs/outputs.md says for rows that were held back."""
+    """Update the provisional rows, as docs/outputs.md says for rows that were not sent."""
     path = world.path(f"gold.{world.stream.gold[0].name}")
     if path.exists():
         statement = f"UPDATE delta.`{path}` SET is_final = is_final WHERE NOT is_final"
@@ -81,7 +82,7 @@ def _send_provisional(world: World) -> None:
 
 
 def rebuild(world: World, layers: str = "silver gold") -> None:
-    """Rebuild layers as `lakehouse rebuild` does; gold first reads what silver had before."""
+    """Rebuild layers like `lakehouse rebuild`; gold first reads silver's previous rows."""
     world.tick()
     with world.process(partial(rebuild, world, layers)), world.refusing():
         if "silver" in layers:

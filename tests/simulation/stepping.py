@@ -1,4 +1,4 @@
-"""The steps of one process: what they know lies in memory and ends with it; only tables remain."""
+"""The steps of one process: their state is in memory and ends with the process; only tables remain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFLICTS = (Py4JJavaError, DeltaConcurrentModificationException)
 
 
 class StuckError(AssertionError):
-    """A step that does not come to rest, or fails again and again."""
+    """A step does not come to rest, or fails repeatedly."""
 
 
 class Stepping:
@@ -35,25 +35,25 @@ class Stepping:
         self._steps: dict[LayerName, list[Step]] = {}
 
     def close(self) -> None:
-        """Forget what the steps know, as when their process ends."""
+        """Discard the steps' state, as if their process had ended."""
         for step in [one for steps in self._steps.values() for one in steps]:
             with suppress(Exception):
                 step.close()
         self._steps.clear()
 
     def make(self, layers: Sequence[LayerName]) -> None:
-        """Create the tables of layers, and keep no step."""
+        """Create the tables of layers, and keep no steps."""
         for maker in [one for layer in layers for one in self._makers(layer)]:
             maker.make().close()
 
     def run(self, layers: Sequence[LayerName], batches: int | None, *, one_by_one: bool) -> None:
-        """Run layers for so many micro-batches each, or to rest; `one_by_one`: the smallest possible."""
+        """Run layers for some micro-batches each, or to rest; with `one_by_one`, as small as possible."""
         for layer in layers:
             for number in range(len(self._makers(layer))):
                 self._go(layer, number, batches, one_by_one=one_by_one)
 
     def run_beside(self, layer: LayerName) -> None:
-        """Plan a micro-batch of a layer, let another process run to rest, and write what was planned."""
+        """Plan a micro-batch of a layer, let another process run to rest, and write the planned one."""
         for number, first in enumerate(self._stepped(layer)):
             self._world.where = first.name
             batch = first.plan({})
@@ -62,13 +62,13 @@ class Stepping:
             self._steps.pop(layer, None)
             if batch is None:
                 continue
-            # These errors say that another process has gone ahead.
+            # These errors mean that another process has written first.
             with suppress(PositionError, *CONFLICTS), first.write(batch, self._world.tick()):
                 pass
             first.close()
 
     def refusal(self, layer: LayerName) -> str | None:
-        """Return why a layer may not plan its next micro-batch; None if it may."""
+        """Return the reason why a layer may not plan its next micro-batch, or None if it may."""
         try:
             for step in self._stepped(layer):
                 step.plan({})
@@ -108,7 +108,7 @@ class Stepping:
             batch = step.plan({})
         if batch is not None:
             with world.shared.timed(f"{layer} write"), step.write(batch, world.tick()):
-                if layer == "export":  # sending again is allowed once
+                if layer == "export":  # resending is allowed once
                     world.permitted = replace(world.permitted, allow=())
                 return True
         ticker = step.ticker

@@ -1,4 +1,4 @@
-"""Kept stories, in kept/: one line per action, and a comment that says what the story is about."""
+"""Kept stories, in kept/: one line per action, and a comment that describes the story."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ QUICK = frozenset(
         "replayed_after_deletion",
     }
 )
-"""The stories that make test runs; make soak has the others."""
+"""The stories that make test runs; make soak runs the others."""
 
 
 def kept() -> list[Path]:
-    """Return the stories that must hold."""
+    """Return the stories that must pass."""
     return sorted(KEPT.glob("*.txt"))

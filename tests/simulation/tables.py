@@ -1,4 +1,4 @@
-"""What is done to tables outside the layers: Delta's chores, and what other writers do."""
+"""Actions on tables outside the layers: Delta's maintenance, and other writers' changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _AMOUNT = re.compile(rb'("(?:amount|value|analytics|metrics)": )[0-9]+')
 
 
 def _changed_by(layer: str) -> set[str]:
-    """Return the layers that are no longer right: gold was made from the previous silver."""
+    """Return the layers that are no longer correct, because gold was computed from the previous silver."""
     return {"bronze": {"silver", "gold"}, "silver": {"silver", "gold"}}.get(layer, {layer})
 
 
 @dataclass(frozen=True)
 class _OfTable(Action):
-    """Do something to a table of the stream: bronze, silver, the letters or gold."""
+    """Run an action on a table of the stream: bronze, silver, the letters or gold."""
 
     layer: str = "silver"
     side: int = field(default=0, kw_only=True)
@@ -47,7 +47,7 @@ class Optimize(_OfTable):
 
 @dataclass(frozen=True)
 class Vacuum(_OfTable):
-    """VACUUM a table of what no version of the last week needs."""
+    """VACUUM files that no version of the last week needs."""
 
     def do(self, world: World) -> None:
         delta_commands.vacuum(world.shared.spark, world.settings, self.table(world), everything=False)
@@ -55,7 +55,7 @@ class Vacuum(_OfTable):
 
 @dataclass(frozen=True)
 class Restore(_OfTable):
-    """RESTORE a table to its version so many commits ago, as another writer might."""
+    """RESTORE a table to its version a number of commits ago, as another writer might."""
 
     back: int = 1
 
@@ -71,8 +71,8 @@ class Restore(_OfTable):
 class ForeignUpdate(_OfTable):
     """UPDATE the first row of a table with delta-rs.
 
-    10 becomes 999 (in calls, the other user does), an open letter becomes replayed, and gold's count becomes
-    99. In bronze, the first amount in JSON becomes 999.
+    An amount of 10 becomes 999 (in calls, the other user becomes 999), an open letter becomes replayed, and
+    gold's count becomes 99. In bronze, the first amount in JSON becomes 999.
     """
 
     def do(self, world: World) -> None:
@@ -103,7 +103,7 @@ class ForeignUpdate(_OfTable):
 
 @dataclass(frozen=True)
 class ForeignDelete(_OfTable):
-    """DELETE the first row of a table with delta-rs; in bronze, the record of silver's first row."""
+    """DELETE the first row of a table with delta-rs; in bronze, delete the record of silver's first row."""
 
     def do(self, world: World) -> None:
         if self.layer == "bronze":
@@ -127,7 +127,7 @@ class ForeignDelete(_OfTable):
 
 @contextmanager
 def _forgetting(world: World, table: str) -> Iterator[None]:
-    """Forget what only those rows of silver say that the block removes."""
+    """After the block, forget the in-time decisions for the silver rows that it removed."""
     if not table.startswith("silver."):
         yield
         return

@@ -1,4 +1,4 @@
-"""What the comparison says of a real lake: nothing if it is right, else every changed row."""
+"""The comparison reports nothing for a correct real lake, and otherwise every changed row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAID = {
 
 
 def lived(spark: SparkSession, settings: Settings, stream: Stream) -> Life:
-    """Take three records of a stream through the lake, the last of them broken."""
+    """Process three records of a stream through the lake, the last of them invalid."""
     source = stream.sources[0]
     good = json.dumps(SAID[source.table]).encode()
     raws = [Raw(value, b"k", timestamp_ms=T0_MS) for value in (good, good, b"{")]

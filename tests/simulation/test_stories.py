@@ -1,4 +1,4 @@
-"""Stories are written as text, made by seed, and shrunk; the kept ones hold on a real lake."""
+"""Stories are written as text, generated from seeds, and shrunk; the kept stories pass on a real lake."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_kept_stories_end_without_a_difference(found: Shared, file: Path) -> Non
 
 @pytest.mark.soak
 def test_new_stories_end_without_a_difference(found: Shared) -> None:
-    """The seed is this test's own; `python -m tests.simulation --seed` repeats a story, and shrinks it."""
+    """The seed is specific to this test; `python -m tests.simulation --seed` repeats and shrinks a story."""
     seed, wrong = chance(58).randrange(2**32), list[str]()
     for number in range(NEW):
         told = run(found, make(seed, number))

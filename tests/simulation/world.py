@@ -1,8 +1,9 @@
-"""One small real lake, with a real broker, Redis and PostgreSQL, and its own clock.
+"""A small real lake, with a real broker, Redis and PostgreSQL, and its own clock.
 
 The stories of a process share services and the session; each has its own lake, topics, and contents of Redis
-and PostgreSQL. Times are UTC. The clock begins at EPOCH, which is ahead of any machine's: what reads the
-machine's clock (Delta's commits, the leases) then sees the past, as it would in real life.
+and PostgreSQL. Times are UTC. The clock starts at EPOCH, which is ahead of any machine's clock. Code that
+reads the machine's clock (Delta's commits, the leases) therefore sees a time in the past, as it would in real
+life.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _EVICTED_EVERY_S = 600
 
 @dataclass(frozen=True)
 class Told:
-    """What a story says about a record that the broker has taken; `source` is its silver table."""
+    """A story's description of a record in the broker; `source` is its silver table."""
 
     source: str
     fields: Said | None
@@ -68,7 +69,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Copied:
-    """A copy of the lake: where it is, the life up to then, its settings, and what others had changed."""
+    """A copy of the lake: its path, the history up to the copy, its settings, and other writers' changes."""
 
     lake: str
     life: Life
@@ -77,7 +78,7 @@ class Copied:
 
 
 class World:
-    """The lake of one story; `writes` counts what its processes write, or ends one of them."""
+    """The lake of one story; `writes` counts its processes' writes, or ends one of the processes."""
 
     def __init__(self, given: Shared, form: str) -> None:
         stream, changes = FORMS[form]
@@ -111,7 +112,7 @@ class World:
                 "topics": {name: f"{name}-{suffix}" for name in names},
                 "kafka.topic_partitions": PARTITIONS,
                 "spark.shuffle_partitions": 1,
-                "redis.ttl_s": 100 * 365 * 86_400,  # Delta's own times are the machine's
+                "redis.ttl_s": 100 * 365 * 86_400,  # Delta's own times are from the machine's clock
                 "redis.url": SecretStr(url_of(given.settings.redis.url.get_secret_value(), _REDIS)),
                 "postgres.url": SecretStr(given.postgres),
                 "streams": {stream.name: changes},
@@ -126,25 +127,25 @@ class World:
 
     @property
     def now(self) -> datetime:
-        """The time that the clock shows."""
+        """The clock's current time."""
         return self._now
 
     @now.setter
     def now(self, shown: datetime) -> None:
-        """Set the clock; its monotonic counterpart does not follow it back."""
+        """Set the clock; its monotonic counterpart never moves back."""
         self.elapsed_s += max(0.0, (shown - self._now).total_seconds())
         self._now = shown
 
     @property
     def stream(self) -> Stream:
-        """The stream, as the present settings make it."""
+        """The stream under the current settings."""
         if self._made is None:
             self._made = under(self.settings, self._base)
         return self._made
 
     @property
     def source(self) -> Source:
-        """The first source, which for most forms is the only one."""
+        """The first source, which is the only one in most forms."""
         return self.stream.sources[0]
 
     def side(self, number: int) -> Source:
@@ -153,7 +154,7 @@ class World:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder of records in the format of the first source."""
+        """The encoder for records in the format of the first source."""
         return Encoder(self.source)
 
     @property
@@ -162,7 +163,7 @@ class World:
         return Lake(self.shared.spark, self.settings.lake)
 
     def path(self, table: str) -> Path:
-        """Return where a table is."""
+        """Return the path of a table."""
         return path_of(self.settings, table)
 
     # The life of a story.
@@ -189,7 +190,7 @@ class World:
             shutil.copytree(found, self.settings.lake)
 
     def end(self) -> None:
-        """Close everything, and leave nothing behind."""
+        """Close and remove everything."""
         with self.shared.timed("end"):
             self.restart()
             self.shared.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
@@ -198,13 +199,13 @@ class World:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def restart(self) -> None:
-        """Forget what the steps know, as when their process ends."""
+        """Discard the steps' state, as if their process had ended."""
         self.steps.close()
 
-    # What actions are made from.
+    # Building blocks of actions.
 
     def tell(self, source: Source, written: Written) -> None:
-        """Send a record to a source, and wait until the broker has it."""
+        """Send a record to a source, and wait until the broker has acknowledged it."""
         topic, raw = self.settings.topic(source.topic), written.raw
         at_ms, delivered = int(self.now.timestamp() * 1000), list[Message]()
 
@@ -231,20 +232,20 @@ class World:
         self.life.sent.append(Sent(source.table, place, at_ms, raw.key, raw.value, raw.headers, *said))
 
     def tick(self) -> datetime:
-        """Advance the clock by a second, and return what it shows."""
+        """Advance the clock by a second, and return its time."""
         self.now += timedelta(seconds=0 if self._is_standing else 1)
         return self.now
 
     def decided_at(self) -> datetime:
-        """Advance the clock, and return the time of a decision, later than any earlier one's."""
+        """Advance the clock, and return a time for a decision that is later than all earlier decisions."""
         self._decided_us = max(pipeline.micros(self.tick()), self._decided_us + 1)
         return self.now
 
     @contextmanager
     def process(self, again: Callable[[], None] | None = None) -> Iterator[None]:
-        """Do the block as a process, which a pending kill ends; the next one knows only its tables.
+        """Run the block as a process, which a pending kill ends; the next process knows only its tables.
 
-        `again` is what a person does in the end if the process was killed; None: nothing.
+        `again` is the action that a person finally takes if the process was killed, or None.
         """
         number, after = self.wait_for_kill or (0, False)
         hold_at, meanwhile = self.wait_for_hold or (0, self.restart)
@@ -270,16 +271,16 @@ class World:
     def run(
         self, layers: Sequence[LayerName], batches: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Run layers for so many micro-batches each, or to rest; `one_by_one`: the smallest possible."""
+        """Run layers for some micro-batches each, or to rest; with `one_by_one`, as small as possible."""
         self.steps.run(layers, batches, one_by_one=one_by_one)
 
     def run_beside(self, layer: LayerName) -> None:
-        """Plan a micro-batch of a layer, let another process run to rest, and write what was planned."""
+        """Plan a micro-batch of a layer, let another process run to rest, and write the planned one."""
         self.steps.run_beside(layer)
 
     @contextmanager
     def before_commit(self, number: int, work: Callable[[], None]) -> Iterator[None]:
-        """Do another process's work before the block's commit of this number; 0: before none."""
+        """Do another process's work before the block's commit with this number; 0: before none."""
         real, count = delta_internals.commit, 0
 
         def commit(*arguments: Any, **named: Any) -> int:
@@ -293,7 +294,7 @@ class World:
             yield
 
     def another_lake(self) -> str:
-        """Return a place for another lake of this story."""
+        """Return a path for another lake of this story."""
         self.lakes += 1
         return str(self.directory / f"lake-{self.lakes}")
 
@@ -308,23 +309,23 @@ class World:
         self.life.settings = self.settings
 
     def note_landings(self) -> None:
-        """Note when each record of bronze landed, which the oracle takes as given."""
+        """Record when each bronze record landed, which is an input of the oracle."""
         self.life.landed |= landings(self.settings, self.stream)
 
     def judged(self, source: Source) -> list[Coordinates]:
-        """Return the records of a source that silver has judged: its rows and letters."""
+        """Return the records of a source that silver has judged: those with rows or letters."""
         names, topic = (f"silver.{source.table}", pipeline.DEAD_LETTERS), self.settings.topic(source.topic)
         found = (coordinates_of(row) for name in names for row in pipeline.rows_of(self.settings, name))
         return [place for place in found if place[0] == topic]
 
     def processed(self, source: Source) -> int:
-        """Return the latest landing, in microseconds, that silver has noted as processed; 0: none."""
+        """Return the latest landing, in microseconds, that silver has recorded as processed; 0: none."""
         table = f"silver.{source.table}"
         return pipeline.noted(self.settings, table).get(f"{table} landed", 0)
 
     @contextmanager
     def retaining(self) -> Iterator[None]:
-        """Note what retention takes during the block."""
+        """Record what retention deletes during the block."""
         self.note_landings()
         known = {source.table: self._ids_taken(source) for source in self.stream.sources}
         try:
@@ -333,7 +334,7 @@ class World:
             self._note_taken(known)
 
     def _ids_taken(self, source: Source) -> set[Row]:
-        """Return the ids of which retention has taken something, with its notes on them."""
+        """Return the ids with data that retention has deleted, with its notes about them."""
         return set(retained.ids_taken(self.lake, source).collect())
 
     def _note_taken(self, known: Mapping[str, set[Row]]) -> None:
@@ -341,7 +342,7 @@ class World:
         kept = retained.taken_of(self.lake, "gold", table.name).before
         clean = {name: retained.taken_of(self.lake, "silver", name).before for name in names}
         times = [pipeline.micros(before) for before in clean.values() if before is not None]
-        if kept is not None:  # a later record may not be counted together with a row that is gone
+        if kept is not None:  # a later record must not be counted together with a deleted row
             self.life.gold_us = {table.name: pipeline.micros(kept)}
             times.append(pipeline.micros(kept + table.merge_radius))
         for source in self.stream.sources:
@@ -361,7 +362,7 @@ class World:
             )
 
     def rest(self) -> None:
-        """Redo what was killed, and run all layers until nothing waits.
+        """Redo killed actions, and run all layers until nothing is left to do.
 
         Just enough time passes for evicted rows to be written again.
         """
@@ -372,18 +373,18 @@ class World:
             again()
         with self.process():
             self.run(LAYERS)
-            if self.form in {"windows", "calls"}:  # whose step may rest since its last look at the clock
+            if self.form in {"windows", "calls"}:  # its step may not have checked the clock since
                 self.restart()
-                self._is_standing = True  # which stands still until all is compared
+                self._is_standing = True  # which does not advance until everything is compared
                 self.run(LAYERS)
 
     def statuses(self) -> set[str]:
-        """Return the statuses that letters have."""
+        """Return the statuses of the letters."""
         return {row["status"] for row in pipeline.rows_of(self.settings, pipeline.DEAD_LETTERS)}
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Note what the block refuses with a message, which is also an answer."""
+        """Record errors with a message in the block, which are also valid results."""
         try:
             yield
         except LakehouseError as error:
@@ -392,9 +393,9 @@ class World:
 
 @contextmanager
 def _clocks(world: World) -> Iterator[None]:
-    """Make commits and looks at Redis use the world's time, and Redis report the keys that it has evicted.
+    """Make commits and Redis checks use the world's time, and make Redis report its evicted keys.
 
-    Delta's own notes keep the machine's time.
+    Delta's own records keep the machine's time.
     """
 
     class Clock:

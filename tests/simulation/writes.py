@@ -1,7 +1,7 @@
-"""Every place where a step writes durably, and a process that ends at the n-th of them.
+"""Every place where a step writes durably, and a process that ends at the n-th write.
 
-The seams are those of libraries, or the one place that all commits go through. Commits by Delta's own
-commands (OPTIMIZE, VACUUM, UPDATE) go through none of them.
+Writes are intercepted in libraries, or in the one place through which all commits go. Commits by Delta's own
+commands (OPTIMIZE, VACUUM, UPDATE) are not intercepted.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SEAMS: tuple[tuple[str, Any, str], ...] = (
 
 @dataclass
 class Writes:
-    """Watches writes, and ends the process at the one with the number `kill_at`.
+    """Watches writes, and ends the process at the write with the number `kill_at`.
 
-    With `after`, that write is done before the process ends. `killed` is its kind, with where it was. Before
-    the write `hold_at`, or the next one that holds no lock in PostgreSQL, the process sleeps while
-    `meanwhile` is done; `held` is where that was.
+    With `after`, the process ends after that write. `killed` is the kind and place of the write. Before the
+    write `hold_at`, or the next one that holds no lock in PostgreSQL, the process is suspended while
+    `meanwhile` runs; `held` is the place of that write.
     """
 
     kill_at: int = 0
@@ -50,7 +50,7 @@ class Writes:
 
     @contextmanager
     def watched(self, where: Callable[[], str]) -> Iterator[None]:
-        """Watch the writes of the block, which `where` names."""
+        """Watch the writes of the block, whose place is named by `where`."""
         with ExitStack() as stack:
             for kind, owner, name in SEAMS:
                 stack.enter_context(

@@ -1,4 +1,4 @@
-"""A rule on gold.metrics_1m, and a lake whose metrics break it."""
+"""A rule on gold.metrics_1m, and a lake whose metrics violate it."""
 
 from __future__ import annotations
 

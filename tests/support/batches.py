@@ -1,6 +1,6 @@
-"""Steps that the test itself runs, without a run: what they plan, or rows that a test gives them.
+"""Steps that a test runs directly: with the micro-batches that they plan, or with rows from the test.
 
-A new step from `bronze_of`, `silver_of` or `gold_of` knows nothing but its tables, as after a restart.
+A new step from `bronze_of`, `silver_of` or `gold_of` knows only its tables, as after a restart.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["bronze_of", "gold_of", "planned", "rows_between", "silver_of", "take
 
 
 def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
-    """Let a step write the rows as its micro-batch of this number; its table does not note what was read."""
+    """Let a step write rows as the micro-batch with this number; its table does not record what was read."""
     return write(step, Batch(rows, number=number), now=now)
 
 
 def planned(step: Step) -> Batch:
-    """Return the micro-batch that a step plans from its tables; something must be waiting."""
+    """Return the micro-batch that a step plans from its tables. There must be unread rows."""
     batch = step.plan({})
     assert batch is not None, f"nothing waits for {step.name}"
     return batch
@@ -54,6 +54,6 @@ def gold_of(spark: SparkSession, settings: Settings, stream: Stream | None = Non
 def rows_between(
     spark: SparkSession, settings: Settings, table: str, first_offset: int, end_offset: int
 ) -> DataFrame:
-    """Return the rows of bronze or silver whose offsets are in a range, without its end."""
+    """Return the bronze or silver rows with offsets in a range that excludes its end."""
     rows = spark.read.format("delta").load(str(pipeline.path_of(settings, table)))
     return rows.where(f"offset >= {first_offset} AND offset < {end_offset}")

@@ -1,6 +1,6 @@
-"""Brokers with other versions than the sandbox's, for any test: `pytest --kafka VERSION`.
+"""Brokers with versions other than the local services' version, for any test: `pytest --kafka VERSION`.
 
-Their jars come from Maven, through the Ivy inside pyspark, and are kept in the user's cache.
+Their jars come from Maven, through the Ivy in pyspark, and are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse.dev.services.broker import KafkaServer
 from lakehouse.storage.spark import java
 
 VERSIONS = ("3.9.2", "4.4.0")
-"""The versions that docs/services-and-stores.md says tests were run on."""
+"""The versions with which tests were run, according to docs/services-and-stores.md."""
 
 _MODULE = """\
 <ivy-module version="2.0">
@@ -37,7 +37,7 @@ _MODULE = """\
 
 @dataclass(frozen=True)
 class OtherBroker(KafkaServer):
-    """The sandbox's broker with the jars of another version."""
+    """The local broker with the jars of another version."""
 
     version: ClassVar[str]
 
@@ -71,6 +71,6 @@ def fetch(version: str, target: Path) -> None:
 
 
 def use(version: str) -> None:
-    """Make every broker that this process starts have this version."""
+    """Use this version for every broker that this process starts."""
     OtherBroker.version = version
     services.KafkaServer = OtherBroker  # type: ignore[attr-defined]

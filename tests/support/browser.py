@@ -1,7 +1,7 @@
-"""A page in Debian's headless Chromium, driven over its own debugging pipe: no driver has to be installed.
+"""A page in Debian's headless Chromium, driven over its debugging pipe, so no driver is needed.
 
-A test does what a person does: clicks and keys arrive as the browser's own events, at the place where an
-element is. What the page complains about (exceptions, errors, violations of its policy) is in `complaints`.
+A test acts like a person: clicks and keys arrive as the browser's own events, at an element's position.
+Exceptions, errors and policy violations of the page are in `complaints`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def executable() -> str:
 
 @contextmanager
 def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[Page]:
-    """Yield a page of a separate browser, whose files are in the directory."""
+    """Yield a page of a separate browser, which keeps its files in the directory."""
     own, theirs = os.pipe(), os.pipe()
     ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (own[0], theirs[1])]  # never 3 or 4 themselves
     command = [executable(), *_OPTIONS, f"--user-data-dir={directory / 'chromium'}", "about:blank"]
@@ -127,7 +127,7 @@ class Page:
         return found["result"].get("value")
 
     def wait(self, script: str) -> Any:
-        """Wait until an expression is true of the page, and return its value, or true for an element."""
+        """Wait until an expression is true on the page, and return its value, or true for an element."""
         script = f"((found) => found instanceof Node || found)({script})"
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self.run(script)):
@@ -144,7 +144,7 @@ class Page:
         """Click on the first line of the first visible element for a selector that contains a text.
 
         A page that is redrawn may move the element, or replace it, during the click, so the click is repeated
-        until the element says that it arrived.
+        until it arrives at the element.
         """
         place = f"""(() => {{
             const says = (one) => one?.textContent.includes({json.dumps(saying)});

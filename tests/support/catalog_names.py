@@ -1,4 +1,4 @@
-"""A session that knows no table and no view by name."""
+"""A session without registered tables or views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates for servers on this machine, as files, from an authority that nobody else has."""
+"""Certificate files for local servers, from an authority of the test's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chance for tests: the same in every run of make test, different with every seed of make soak."""
+"""Random generators for tests: the same in every `make test`, and different for every seed of `make soak`."""
 
 from __future__ import annotations
 

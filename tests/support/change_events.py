@@ -1,4 +1,4 @@
-"""Change events as in Wikimedia's stream of recent changes: their rows, and some that are refused."""
+"""Change events like Wikimedia's recent changes, with their rows and some refused events."""
 
 from __future__ import annotations
 

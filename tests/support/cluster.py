@@ -5,9 +5,9 @@
 
 with {cluster.environment}, the cluster's secret.
 
-All of them run from pyspark's own jars. Master, workers and drivers have separate loopback addresses, none of
-which is 127.0.0.1, and the processes see neither the checkout nor its virtual environment, so nothing that
-runs here depends on them. All of them die with this process.
+All processes use pyspark's jars. The master, the workers and the drivers have different loopback addresses,
+none of which is 127.0.0.1. The processes have no access to the checkout or its virtual environment, so
+nothing that they run depends on these. All processes die with this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WITH_ITS_TEXT = '_SPARK_AUTH_SECRET=$(cat "$0") exec "$@"'
 
 
 class Cluster:
-    """A master and workers with so many cores and so much memory each; logs and work go to `directory`."""
+    """A master and workers, each with the given cores and memory. Logs and work files are in `directory`."""
 
     def __init__(self, directory: Path, *, workers: int = 2, cores: int = 4, memory: str = "4g") -> None:
         self.driver_host = _DRIVERS
@@ -52,7 +52,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment that lets a job of lakehouse in."""
+        """The environment that a lakehouse job needs to connect."""
         return {"LAKEHOUSE_SPARK_SECRET_FILE": str(self._secret)}
 
     @property
@@ -86,7 +86,7 @@ class Cluster:
         return list(self._workers)
 
     def start_worker(self, number: int) -> None:
-        """Start a worker that is not running, and wait until the master has it."""
+        """Start a worker that is not running, and wait until it is registered with the master."""
         before = self._alive()
         host = _WORKERS.format(_FIRST_WORKER + number)
         where = ["--webui-port", "0", "--work-dir", str(self._directory / f"work-{number}")]

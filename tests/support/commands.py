@@ -1,7 +1,7 @@
-"""`lakehouse` in this process, on the session's Spark: all of a command except the start of its process.
+"""Run `lakehouse` commands in this process, on the session's Spark, without starting a process.
 
-What a process adds (output with a JVM in it, its exit, signals) is tested in integration/test_jobs.py
-and test_drill.py.
+The effects of a separate process (output that includes the JVM's, its exit, signals) are tested in
+integration/test_jobs.py and test_drill.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakehouse.testing import session
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, as subprocess describes one."""
+    """A completed command, like subprocess.CompletedProcess."""
 
     returncode: int
     stdout: str
@@ -36,7 +36,7 @@ class Ended:
 
 
 def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSession | None = None) -> Ended:
-    """Run `lakehouse` with these arguments and variables; without `spark`, it must not reach it."""
+    """Run `lakehouse` with these arguments and variables; without `spark`, it must not use Spark."""
 
     def open_lake(settings: Settings, *_: object, **__: object) -> Any:
         assert spark is not None, "Spark was not to be started"
@@ -68,5 +68,5 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
 
 
 def is_printable(output: str) -> bool:
-    """Tell whether no character of an output moves the cursor, or hides or reverses text."""
+    """Return whether no character in an output moves the cursor, or hides or reverses text."""
     return output.replace("\n", "").isprintable()

@@ -1,4 +1,4 @@
-"""Counts costs of steps that no clock shows: Spark jobs, classes compiled, calls to the JVM, jobs kept."""
+"""Count costs of steps other than time: Spark jobs, compiled classes, calls to the JVM, retained jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RELEASE = "m\nd\n"  # py4j releases an object whenever Python's collector gets 
 
 @dataclass
 class Counts:
-    """How many Spark jobs ran, how many classes were compiled, and how often the JVM was called."""
+    """The number of Spark jobs, compiled classes and calls to the JVM."""
 
     jobs: int = 0
     compiled: int = 0
@@ -42,9 +42,10 @@ def counted(spark: SparkSession) -> Iterator[Counts]:
 
 
 def jobs_kept(spark: SparkSession, before: Collection[str] = (), patience_s: float = 10) -> list[str]:
-    """Return where the jobs began that the driver keeps, with plans and broadcasts, except those in `before`.
+    """Return the call sites of the jobs that the driver still keeps, except those in `before`.
 
-    The driver releases a query's jobs soon after the query ends. No query may be running.
+    The driver keeps a job with its plans and broadcasts, and releases it soon after its query ends. No query
+    may be running.
     """
     patient_until = time.monotonic() + patience_s
     while (kept := _jobs_kept(spark)) and time.monotonic() < patient_until:

@@ -1,4 +1,4 @@
-"""Something that fails until it is mended; `lakehouse.testing.kills` has crashes at single writes."""
+"""A fault that persists until it is cleared; `lakehouse.testing.kills` simulates crashes at single writes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lakehouse.testing.kills import CrashError
 
 @dataclass
 class Fault:
-    """A fault that is there until it is mended."""
+    """A fault that persists until it is cleared."""
 
     is_there: bool = True
     error: type[BaseException] = CrashError
 
     def mend(self, _notice: str = "") -> None:
-        """Remove the fault; can be used as a handler of notices."""
+        """Clear the fault; can be used as a handler of notices."""
         self.is_there = False
 
     def breaking(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that works as the given one, but fails as long as the fault is there."""
+        """Return a function that works like the given one, but fails until the fault is cleared."""
 
         def crashing(*arguments: Any, **named: Any) -> Any:
             if self.is_there:

@@ -1,4 +1,4 @@
-"""What a power failure does to files: those that were not yet on the disk exist in name only, or in part."""
+"""The effects of a power failure: files that were not yet on the disk are empty or truncated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def damage(file: Path, how: str, *, hadoop_knows: bool = False) -> None:
-    """Damage a file; Hadoop's checksum for it is gone, too, unless it survived."""
+    """Damage a file; Hadoop's checksum for it is also lost, unless it survived."""
     file.write_bytes(DAMAGES[how](file.read_bytes()))
     if not hadoop_knows:
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

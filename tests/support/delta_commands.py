@@ -1,6 +1,7 @@
-"""Delta commands as a user runs them, and the keys of the rows that they have changed.
+"""Delta commands as users run them, and the keys of the rows that they change.
 
-A table has the name that users know, `gold.metrics_1m`, and a row its key, with timestamps in microseconds.
+Tables are named as users name them, for example `gold.metrics_1m`. Rows are identified by their keys, with
+timestamps in microseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GOLD = {f"gold.{table.name}": table for stream in STREAMS for table in stream.ta
 Key = tuple[Any, ...]
 
 _NOT_COMPARED = {"m2", "sketch", "made_anew", "was_closed", "status", "closed_at"}
-"""Columns that an audit does not compare for every row, or at all, as they depend on when a row arrived."""
+"""Columns that an audit compares only for some rows or not at all, because they depend on arrival times."""
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
@@ -51,13 +52,13 @@ def compared(table: str, rows: Iterable[Row]) -> dict[Key, dict[str, Any]]:
 
 
 def _ordered(value: Any) -> Any:
-    """Return a value of a row; the entries of a map, which has no order, are sorted."""
+    """Return a row's value, with the entries of a map sorted, because maps have no order."""
     is_map = isinstance(value, list) and all(isinstance(entry, tuple) for entry in value)
     return sorted(value, key=lambda entry: entry[0]) if is_map else value
 
 
 def restore(spark: SparkSession, settings: Settings, table: str, version: int) -> set[Key]:
-    """RESTORE the table to a version, and return the keys of rows that this added, removed or changed."""
+    """RESTORE the table to a version, and return the keys of the rows that were added, removed or changed."""
     before = compared(table, rows_of(settings, table))
     _open(spark, settings, table).restoreToVersion(version)
     after = compared(table, rows_of(settings, table))
@@ -70,14 +71,14 @@ def optimize(spark: SparkSession, settings: Settings, table: str) -> None:
 
 
 def vacuum(spark: SparkSession, settings: Settings, table: str, *, everything: bool) -> None:
-    """VACUUM files older than a week from the table, or `everything` old, as if that week had passed."""
+    """VACUUM files older than a week from the table or, with `everything`, as if that week had passed."""
     with _vacuuming(spark):
         _open(spark, settings, table).vacuum(0 if everything else None)
 
 
 @contextmanager
 def _vacuuming(spark: SparkSession) -> Iterator[None]:
-    """Let VACUUM remove young files, and list its few files in one task instead of ten thousand."""
+    """Let VACUUM remove recent files, and list them in one task instead of ten thousand."""
     for name, value in _VACUUM.items():
         spark.conf.set(name, value)
     try:

@@ -1,4 +1,4 @@
-"""docker/Dockerfile, read for tests."""
+"""The content of docker/Dockerfile, for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def workdir() -> str:
 
 
 def user() -> tuple[int, int]:
-    """Return the user and group that the image runs as."""
+    """Return the user and group under which the image runs."""
     ((words,),) = instructions("USER")
     uid, gid = words.split(":")
     return int(uid), int(gid)

@@ -1,4 +1,4 @@
-"""An export of gold.metrics_1m whose rows are put in by hand, and what has arrived in Kafka and Redis."""
+"""An export of gold.metrics_1m with rows written by tests, and the rows that arrive in Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.pipeline import read_topic
 from tests.support.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before Europe's clocks change
-EVERY_COMMIT = 1  # so few bytes that each commit is its own micro-batch
+EVERY_COMMIT = 1  # so small that each commit is its own micro-batch
 ALL_AT_ONCE = 1 << 30
 Message = tuple[str, dict[str, Any] | None]
 
@@ -76,7 +76,7 @@ class State:
         }
 
     def message(self) -> dict[str, Any]:
-        """Return the row as it should leave."""
+        """Return the row as it should be exported."""
         spread = None if self.count == 1 else 0.25
         return {
             "serviceId": self.service,
@@ -98,7 +98,7 @@ ONE_TABLE = replace(METRICS, gold=(METRICS_1M,))
 
 
 class Export:
-    """One lake's gold.metrics_1m, and the two places that its changes go to."""
+    """A lake's gold.metrics_1m, and the two stores to which its changes are exported."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
@@ -110,38 +110,38 @@ class Export:
         self.notices = list[str]()
 
     def put(self, *states: State) -> None:
-        """Insert or update rows in one commit, as gold does."""
+        """Insert or update rows in one commit, like gold."""
         rows = local_frame(self.spark, (state.row() for state in states), METRICS_1M.schema).coalesce(1)
         tables.replace(rows, self.path, METRICS_1M.keys, within=F.lit(True))
 
     def take_away(self, state: State) -> None:
-        """Delete a row in one commit, as gold does."""
+        """Delete a row in one commit, like gold."""
         row = local_frame(self.spark, [state.row()], METRICS_1M.schema).withColumn(DELETED, F.lit(True))
         tables.replace(row, self.path, METRICS_1M.keys, within=F.lit(True))
 
     def correct(self, values: str, where: str) -> None:
-        """Update rows in one commit, as a user does."""
+        """Update rows in one commit, like a user."""
         self.spark.sql(f"UPDATE delta.`{self.path}` SET {values} WHERE {where}")
 
     def audited(self) -> list[Check]:
-        """Return what the audit says about the topic and Redis."""
+        """Return the audit's findings about the topic and Redis."""
         redis_ = check_store(
             self.lake, METRICS, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
         )
         return [*self.audited_topic(), *redis_]
 
     def audited_topic(self) -> list[Check]:
-        """Return what the audit says about the topic."""
+        """Return the audit's findings about the topic."""
         return check_lead(self.lake, METRICS, METRICS_1M, self.settings)
 
     def delete(self, state: State) -> None:
-        """Delete a row in one commit, as a user does."""
+        """Delete a row in one commit, like a user."""
         start = (START + timedelta(minutes=state.window)).strftime("%Y-%m-%d %H:%M:%S")
         where = f"service_id = '{state.service}' AND window_start = timestamp'{start}'"
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
     def run(self, max_bytes: int = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
-        """Export until caught up, and return what the micro-batches did; `notices` has the notices."""
+        """Export until caught up, and return the micro-batches' results; `notices` has the notices."""
         done: list[BatchDone] = []
         self.notices.clear()
         settings = self.settings.changed({"run.max_bytes": max_bytes})
@@ -155,28 +155,28 @@ class Export:
         return done
 
     def put_note_back(self, text: str | None) -> None:
-        """Replace the lake's note of how far the export has come with an earlier one, or remove it."""
+        """Replace the lake's note of the export's position with an earlier one, or remove it."""
         self.note.with_name(f".{self.note.name}.crc").unlink(missing_ok=True)
         self.note.unlink() if text is None else self.note.write_text(text)
 
     @contextmanager
     def stepping(self) -> Iterator[Step]:
-        """Yield the step that exports, for a test that runs it itself."""
+        """Yield the export step, for a test that runs it directly."""
         maker = export_layer.steps(self.lake, ONE_TABLE, self.settings, Permitted())[0]
         with closing(maker.make()) as step:
             yield step
 
     def messages(self) -> list[Message]:
-        """Everything that a read-committed consumer sees, in the order of each partition."""
+        """Return everything that a read-committed consumer sees, in the order of each partition."""
         found = read_topic(self.settings.kafka.bootstrap_servers, self.topic)
         return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
 
     def counts(self) -> Counter[tuple[str, int | None]]:
-        """Return how often each count has left under each key; it is None for a row that is gone."""
+        """Return how often each count was sent under each key; the count is None for a deleted row."""
         return Counter((key, None if row is None else row["count"]) for key, row in self.messages())
 
     def in_redis(self) -> Mapping[str, dict[str, Any]]:
-        """Return every row by its key, without its generation, which must be that of the present table."""
+        """Return every row by its key, without its generation, which must be the current table's."""
         with self.redis() as client:
             keys = list(client.scan_iter("lakehouse:metrics_1m:row:*"))
             found = {key: json.loads(str(client.get(key))) for key in keys}
@@ -198,18 +198,18 @@ class Export:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
 
     def forget_progress(self) -> None:
-        """Make Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
+        """Make Kafka forget the export's position, as it does after a week without exports."""
         with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap_servers)) as admin:
             admin.delete_groups([f"lakehouse-export-metrics_1m-to-{self.topic}"])
 
     def make_anew(self) -> None:
-        """Delete gold's table, and create another in its place."""
+        """Delete the gold table, and create a new one under its name."""
         shutil.rmtree(self.path)
         self.forget_logs()
         self.lake.ensure(gold.spec(METRICS_1M))
 
     def forget_logs(self) -> None:
-        """Make Delta forget what it knows about logs: files have been replaced under it."""
+        """Clear Delta's cache of logs, because files have been replaced."""
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def flush(self) -> None:
@@ -217,7 +217,7 @@ class Export:
             client.flushdb()
 
     def checked(self) -> Check:
-        """Return what the audit says about Redis."""
+        """Return the audit's findings about Redis."""
         (check,) = check_store(
             self.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
         )
@@ -225,7 +225,7 @@ class Export:
 
     @contextmanager
     def configured(self, **options: str) -> Iterator[redis.Redis]:
-        """Run the block while the Redis server has other options."""
+        """Run the block with other options set in the Redis server."""
         with self.redis() as client:
             before = {name: client.config_get(name)[name] for name in options}
             try:
@@ -241,6 +241,6 @@ class Export:
 
 
 def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:
-    """Return a service's messages; those for a window that is gone have the window's own key."""
+    """Return a service's messages; those for deleted windows are under the windows' own keys."""
     series = f"{service}:latency"
     return [value for key, value in messages if key == series or (value is None and key.startswith(series))]

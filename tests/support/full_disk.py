@@ -1,6 +1,6 @@
-"""A full disk, for any user: a limit on the size of files, under which every write fails.
+"""A simulated full disk, for any user: a limit on file sizes that makes every write fail.
 
-`File too large` then stands for `No space left on device`.
+The error is `File too large` instead of `No space left on device`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def jvm() -> int:
 
 @contextmanager
 def full(process: int, *, but_for: int = 0) -> Iterator[None]:
-    """Limit the files that a process may write during the block to this many bytes."""
+    """Limit the size of the files that a process may write during the block to this many bytes."""
     soft, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
     resource.prlimit(process, resource.RLIMIT_FSIZE, (but_for, hard))
     try:
@@ -38,7 +38,7 @@ def full(process: int, *, but_for: int = 0) -> Iterator[None]:
 def full_once(
     write: Callable[..., Any], key_of: Callable[..., object], process: Callable[[], int]
 ) -> Callable[..., Any]:
-    """Return a write that works as the given one, but finds the disk full at the first call for each key."""
+    """Return a write function like the given one that finds the disk full at the first call for each key."""
     met = set[object]()
 
     def writing(*given: Any, **named: Any) -> Any:

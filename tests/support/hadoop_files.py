@@ -1,4 +1,4 @@
-"""Files as Hadoop writes them."""
+"""Files in the form in which Hadoop writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 def hadoop_writes(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file with the checksum that Hadoop keeps beside it."""
+    """Write a file, and Hadoop's checksum file for it."""
     jvm: Any = spark._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
     stream = where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).create(where)

@@ -1,4 +1,4 @@
-"""Web servers that answer as none should: forever, in drops, with a redirect."""
+"""Web servers that misbehave: they respond endlessly, byte by byte, or with a redirect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Behave = Callable[[socket.socket], None]
 
 
 class Hostile:
-    """A server at a loopback port that behaves the same to every client; `requests` has what it was sent."""
+    """A server on a loopback port that treats all clients alike; `requests` contains what they sent."""
 
     def __init__(self, behave: Behave) -> None:
         self.requests: list[bytes] = []
@@ -64,7 +64,7 @@ def redirecting(url: str, status: int = 307) -> Behave:
 
 
 def answering(body: bytes, status: int = 200) -> Behave:
-    """Return a behaviour that answers properly."""
+    """Return a behaviour that responds properly."""
 
     def behave(to: socket.socket) -> None:
         to.sendall(f"HTTP/1.1 {status} So\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -80,34 +80,34 @@ def with_an_endless_body(to: socket.socket) -> None:
 
 
 def with_a_body_of_a_petabyte(to: socket.socket) -> None:
-    """Announce more than any memory holds."""
+    """Announce more bytes than fit into any memory."""
     to.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n")
     for _ in range(_MUCH >> 16):
         to.sendall(bytes(65_536))
 
 
 def with_endless_headers(to: socket.socket) -> None:
-    """Send an endless line of the head."""
+    """Send an endless header line."""
     to.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     for _ in range(_MUCH >> 16):
         to.sendall(b"x" * 65_536)
 
 
 def with_many_headers(to: socket.socket) -> None:
-    """Send endlessly many lines of the head."""
+    """Send an endless number of header lines."""
     to.sendall(b"HTTP/1.1 200 OK\r\n")
     for _ in range(_MUCH >> 16):
         to.sendall(b"X: y\r\n" * 10_000)
 
 
 def with_endless_promises(to: socket.socket) -> None:
-    """Say forever that an answer will follow."""
+    """Announce forever that a response will follow."""
     for _ in range(_MUCH >> 16):
         to.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_600)
 
 
 def with_a_slow_head(to: socket.socket) -> None:
-    """Send the head drop by drop."""
+    """Send the headers byte by byte."""
     to.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     for _ in range(_DROPS):
         to.sendall(b"x")
@@ -116,7 +116,7 @@ def with_a_slow_head(to: socket.socket) -> None:
 
 
 def with_a_slow_body(to: socket.socket) -> None:
-    """Send the body drop by drop."""
+    """Send the body byte by byte."""
     to.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {_DROPS}\r\n\r\n".encode())
     for _ in range(_DROPS):
         to.sendall(b" ")
@@ -124,5 +124,5 @@ def with_a_slow_body(to: socket.socket) -> None:
 
 
 def cut_off(to: socket.socket) -> None:
-    """Announce more than is sent."""
+    """Announce more bytes than are sent."""
     to.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a": 1}')

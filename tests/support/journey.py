@@ -1,11 +1,11 @@
-"""One lake with every stream and what it has gone through, over a real Kafka and Redis, in chapters.
+"""One lake with every stream, and its history in chapters, with a real Kafka and Redis.
 
     first     300 sample events of each stream, some malformed or repeated; every layer catches up
     repeated  the same layers again: nothing waits, so nothing is written
     crashed   300 more events, through all layers together; in each layer one step fails after writing
-              a micro-batch, is made anew, and continues after it
+              a micro-batch, is recreated, and continues after it
 
-At the end, everything is compared with the oracles of tests/oracles, before anybody else changes it.
+At the end, everything is compared with the oracles in tests/oracles, before any test changes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.streams import STREAMS
 
 EVENTS = 300
 MALFORMED = 45
-"""For each stream, twice; there are more malformed events than kinds of them."""
+"""Events of each stream, sent twice; there are more malformed events than kinds of them."""
 
 SHAPES: Mapping[str, Mapping[str, float]] = {"sales": {"tombstones": 0.02}, "transactions": {"hot_user": 0.5}}
 CRASHES: Mapping[LayerName, str] = {
@@ -45,15 +45,15 @@ CRASHES: Mapping[LayerName, str] = {
 }
 """The query of each layer that crashes."""
 
-_PATIENCE_S = 5  # a call is due three seconds after its last event, see the fixture
+_PATIENCE_S = 5  # a call is due three seconds after its last event (see the fixture)
 
 
 @dataclass
 class Journey:
-    """What was noted at the end of each chapter; the lake itself may have changed since.
+    """The records made at the end of each chapter; the lake itself may have changed since.
 
-    `done` counts micro-batches by query and number, `notices` has the run's notices, and `messages` counts
-    records by gold's output topic.
+    `done` counts micro-batches by query and number, `notices` contains the run's notices, and `messages`
+    counts records by output topic.
     """
 
     spark: SparkSession
@@ -92,7 +92,7 @@ class Journey:
         return utc_now()
 
     def _await_calls(self, loaded: datetime) -> None:
-        """Wait until every call is due, before gold is made: in the oracle all of them are closed."""
+        """Wait until every call is due before gold is written, because all calls are closed in the oracle."""
         await_(lambda: utc_now() > loaded + timedelta(seconds=_PATIENCE_S))
 
     def _run(self, chapter: str, layers: Sequence[LayerName], crashes: Collection[str] = ()) -> None:

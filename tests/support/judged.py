@@ -1,4 +1,4 @@
-"""Records of one contract, judged in one frame."""
+"""Records of one contract, judged in one DataFrame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.definition import Contract, Source
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
-"""When records land by default, and their time in Kafka."""
+"""The default landing time of records, and their default timestamp in Kafka."""
 
 
 def judged(
@@ -25,7 +25,7 @@ def judged(
     kafka_time: datetime = LANDED,
     first: datetime = datetime(2000, 1, 1, tzinfo=UTC),
 ) -> list[Row]:
-    """Return the records, each a key and a value, as judged rows in order, with times in microseconds."""
+    """Judge records, each a key and a value, and return the rows in order, with times in microseconds."""
     rows = [
         (key, value, None, "t", 0, offset, kafka_time, 0, LANDED, None)
         for offset, (key, value) in enumerate(records)

@@ -1,4 +1,4 @@
-"""deploy/kubernetes as `kubectl apply --kustomize` would send it, and the schemas of its objects."""
+"""The objects that `kubectl apply --kustomize` sends for deploy/kubernetes, and their schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, as kubectl does; PyYAML would take the last one."""
+    """A loader that refuses repeated keys, like kubectl; PyYAML would use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def documents(file: Path) -> list[Object]:
-    """Return the objects of a file, and those in a List one by one."""
+    """Return the objects in a file; the items of a List are returned separately."""
     found = list(yaml.load_all(file.read_text(encoding="utf-8"), _Loader))
     return [
         item
@@ -42,7 +42,7 @@ def documents(file: Path) -> list[Object]:
 
 
 def built(name: str) -> list[Object]:
-    """Return the objects of a kustomization in deploy/kubernetes and of those that it names."""
+    """Return the objects of a kustomization in deploy/kubernetes, and of those that it includes."""
     return list(_resources(DEPLOY / name))
 
 
@@ -57,7 +57,7 @@ def _resources(directory: Path) -> Iterator[Object]:
 
 
 def problems(found: Object) -> list[str]:
-    """Return what the schema of an object's kind refuses, including names that it does not know."""
+    """Return the errors that an object's schema finds, including unknown names."""
     try:
         if found["kind"] != APPLICATION:
             kubernetes_validate.validate(found, KUBERNETES, strict=True)
@@ -88,7 +88,7 @@ def _strict(schema: Any) -> Any:
 
 def _operator() -> Draft202012Validator:
     schema = _strict(json.loads(CRD.read_text(encoding="utf-8")))
-    # Fields that every object has, so that a CRD does not list them.
+    # Fields of every object, which a CRD does not list.
     labels = {"type": "object", "additionalProperties": {"type": "string"}}
     metadata = {"name": {"type": "string"}, "namespace": {"type": "string"}, "labels": labels}
     schema["properties"] |= {
@@ -120,5 +120,5 @@ def pods(found: Object) -> dict[str, Object]:
 
 
 def containers(pod: Object) -> list[Object]:
-    """Return every container of a pod, including those that run first."""
+    """Return every container of a pod, including init containers."""
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]

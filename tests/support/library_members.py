@@ -1,7 +1,8 @@
-"""What an upgrade of a library may remove: undocumented members, each used in one module only.
+"""Members that an upgrade of a library may remove: undocumented members, each used in only one module.
 
-The shape is that of `lakehouse.storage.spark.members`, which lists Spark's. A signature has the names of
-parameters; a name alone is an attribute. tests/test_library_internals.py asks for each of them.
+The format is the same as in `lakehouse.storage.spark.members`, which lists Spark's members. A signature
+contains the names of parameters; a name without parentheses is an attribute. tests/test_library_internals.py
+looks up each member.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ DEPENDENCIES, BY_ENGINE = "fastapi.dependencies.models", "metrics,runtime_config
 
 @dataclass(frozen=True)
 class Library:
-    """A distribution, our module that uses its internals, and these internals by purpose.
+    """A distribution, our module that uses its internals, and the internals by purpose.
 
-    Any module may import what the distribution documents: everything in some modules, and some names.
+    Any module may import documented members: all names in some modules, and some single names.
     """
 
     distribution: str
@@ -237,4 +238,4 @@ LIBRARIES = (
         },
     ),
 )
-"""Every library that is used beyond its documentation, apart from Spark, py4j and Delta."""
+"""Every library of which we use undocumented members, except Spark, py4j and Delta."""

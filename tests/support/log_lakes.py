@@ -1,6 +1,6 @@
-"""Lakes that have only logs, as in Delta's protocol: telemetry reads little else.
+"""Lakes that consist only of Delta logs, because telemetry reads little else.
 
-A table's id is its name, so silver's note of bronze is `silver.sales_events reads bronze.sales_events`.
+A table's id is its name, so silver's position in bronze is `silver.sales_events reads bronze.sales_events`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action = Mapping[str, Any]
 
 DAY = "2026-11-22T{}"
 ENDS = ((25, 13), (28, 14))
-"""The ends of bronze's two micro-batches in each of two partitions."""
+"""The end offsets of bronze's two micro-batches in each of two partitions."""
 
 SCHEMA = {
     "type": "struct",
@@ -45,7 +45,7 @@ GOLD = {
 
 @dataclass(frozen=True)
 class Logs:
-    """The logs of a lake's tables, below `root`."""
+    """The logs of a lake's tables, in `root`."""
 
     root: Path
 
@@ -79,14 +79,14 @@ class Logs:
         self.commit(table, at, [{"protocol": protocol}, {"metaData": metadata}])
 
     def append(self, table: str, at: str, rows: Sequence[int], noted: Mapping[str, int] | None = None) -> int:
-        """Write a commit with a file for each number of rows, and its notes; the first file is the oldest.
+        """Write a commit with notes, and with one file for each number of rows; the first file is the oldest.
 
-        Each file is a second older than the next, and the last one a second older than the commit.
+        Each file is one second older than the next, and the last one is one second older than the commit.
         """
         return self.commit(table, at, [*noting(noted or {}, at), *added(rows, at)])
 
     def merge(self, table: str, at: str, *, updated: int, inserted: int) -> int:
-        """Write a commit that replaces a file, and has another file for the change feed."""
+        """Write a commit that replaces a file and adds a change-feed file."""
         own = self.path(table) / "_change_data" / f"{ms(at)}.parquet"
         own.parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"own_time": [None] * (2 * updated + inserted)}), own)
@@ -95,7 +95,7 @@ class Logs:
         return self.commit(table, at, [gone, *added([updated + inserted], at), {"cdc": feed}])
 
     def step_back(self, table: str) -> None:
-        """Remove the newest commit, as if it had not been made yet."""
+        """Remove the newest commit, as if it had not been written yet."""
         sorted((self.path(table) / "_delta_log").glob("*.json"))[-1].unlink()
 
     def note_sent(self, table: str, topic: str, version: int, files: int | None = None) -> Path:
@@ -109,7 +109,7 @@ class Logs:
 
 
 def caught_up(root: Path) -> Logs:
-    """Make a lake with two micro-batches of each query, which has caught up, except for the exports.
+    """Create a lake with two micro-batches of each query, all caught up except the exports.
 
     - bronze: 38 records in two files (13 and 25), and 4 in two (1 and 3); at 08:12:00 and 08:13:00.2
     - silver: 34 rows and 4, at 08:12:20 and 08:13:20; the newest is of 08:12:59
@@ -136,7 +136,7 @@ def caught_up(root: Path) -> Logs:
 
 
 def added(rows: Sequence[int], at: str, *, change: bool = True) -> list[Action]:
-    """Return files with so many rows each, the oldest first."""
+    """Return files with the given numbers of rows, oldest first."""
     return [
         {
             "add": {
@@ -159,7 +159,7 @@ def removed(path: str, rows: int, at: str, *, change: bool = True) -> Action:
 
 
 def noting(noted: Mapping[str, int], at: str) -> list[Action]:
-    """Return the transactions that note in a commit how far a query has read."""
+    """Return the transactions that record a query's position in a commit."""
     return [
         {"txn": {"appId": name, "version": version, "lastUpdated": ms(at)}} for name, version in noted.items()
     ]

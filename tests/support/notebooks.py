@@ -27,7 +27,7 @@ HARMLESS = {
     "WARNING: Using incubator modules: jdk.incubator.vector",
     "Matplotlib is building the font cache; this may take a moment.",
 }
-"""What a JVM, and the first plot on a machine, print."""
+"""Output of a JVM, and of the first plot on a machine."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ Notebook = Mapping[str, Cell]
 
 
 def rows(cell: Cell) -> list[dict[str, str]]:
-    """Return the rows of the table that a cell shows, as a reader sees them."""
+    """Return the rows of the table in a cell's output, as a reader sees them."""
     (shown,) = cell.tables
     head, *body = (
         [html.unescape(text) for text in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
@@ -85,7 +85,7 @@ async def _run(client: NotebookClient, manager: AsyncKernelManager, environment:
     try:
         await client.async_execute(env=environment)
     finally:
-        if client.kc is not None:  # otherwise it keeps connecting to ports that others have by then
+        if client.kc is not None:  # otherwise it keeps connecting to ports that other processes use by then
             client.kc.stop_channels()
         await manager.shutdown_kernel(now=True)
 

@@ -1,4 +1,4 @@
-"""Tables as other writers leave them: sessions in other time zones, and files of pyarrow and DuckDB."""
+"""Tables written by other programs: sessions in other time zones, pyarrow and DuckDB."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakehouse.storage.spark import internals
 
 @contextmanager
 def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
-    """Open a session in a time zone for the block; after it, `spark` is the thread's active session again."""
+    """Open a session in a time zone for the block; then `spark` is the thread's active session again."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -32,14 +32,14 @@ def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
 
 
 def add_by_pyarrow(path: str, rows: pa.Table, stats: Mapping[str, Any] | None) -> None:
-    """Add rows in a file written by pyarrow, with these statistics; None: without any."""
+    """Add rows in a file written by pyarrow, with the given statistics, or with none if they are None."""
     file = _new_file(path)
     pq.write_table(rows, file)
     _add(path, file, stats)
 
 
 def add_by_duckdb(path: str, rows: pa.Table) -> None:
-    """Add rows in a file written by DuckDB, which knows no log, so without statistics."""
+    """Add rows in a file written by DuckDB, which does not write logs, so there are no statistics."""
     file = _new_file(path)
     with duckdb.connect() as database:
         database.register("given", rows)

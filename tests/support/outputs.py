@@ -2,7 +2,7 @@
 
     outputs(settings, "user_transactions_5m", rows_of(settings, "gold.user_transactions_5m"))
 
-The messages are put together here again, from the rows. The lake is at rest.
+This module builds the messages from the rows independently. No step has anything left to do.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KEYS = {
     "call_records": ("user1", "user2", "ts"),
 }
 MISSING = "is missing"
-_BOOKKEEPING = {"_version", "_generation"}  # what rows have in addition to gold's columns
+_BOOKKEEPING = {"_version", "_generation"}  # columns of rows in addition to gold's columns
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs: the table, topic or store, the key of a row, and what is wrong with it.
+    """A difference: the table, topic or store, the row's key, and a description.
 
-    `is_left`: it is a message of a lake that this one has replaced, which nobody withdraws.
+    `is_left`: the message is from a lake that this one has replaced, so it is never withdrawn.
     """
 
     where: str
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def layer(self) -> str:
-        """The audit's check that covers it: of records, of gold, or another one."""
+        """The audit's check that covers the difference: of records, of gold, or another one."""
         if self.where.startswith(("silver.", "dead letters")):
             return "records"
         return "gold" if self.where.startswith("gold.") else ""
@@ -61,9 +61,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Kept:
-    """How rows of a gold table leave: their name in Redis, their message, and whether they leave at all.
+    """How rows of a gold table are exported: their name in Redis, their message, and whether they are sent.
 
-    `exact`: numbers with a fraction are decimals.
+    `exact`: numbers with fractions are decimals.
     """
 
     topic: str | None
@@ -82,11 +82,11 @@ def outputs(
     since_ms: int = 0,
     is_adopted: bool = False,
 ) -> list[Difference]:
-    """Return how topic, Redis and PostgreSQL differ from these rows of a gold table.
+    """Return how the topic, Redis and PostgreSQL differ from the given rows of a gold table.
 
-    `left` are messages of a lake that this one has replaced. They may remain in the topic, in any state, as
-    may rows in Redis of a generation before `since_ms`. If this lake was adopted, as a copy of that one, it
-    may send them again. A call that was closed and is open again may be everywhere as it was before.
+    `left` are messages of a lake that this one has replaced. They may remain in the topic, in any state, and
+    so may rows in Redis with a generation before `since_ms`. If this lake is an adopted copy of that lake, it
+    may send them again. A call that was closed and reopened may still have its former state everywhere.
     """
     return [
         *_topic(settings, table, rows, left, is_adopted=is_adopted),
@@ -96,12 +96,12 @@ def outputs(
 
 
 def in_redis(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
-    """Return how Redis differs from these rows of a gold table."""
+    """Return how Redis differs from the given rows of a gold table."""
     return list(_redis(settings, table, rows, 0))
 
 
 def last_messages(settings: Settings, table: str) -> dict[str, Row]:
-    """Return the last committed message of each row in a table's topic, by the row's name there.
+    """Return the last committed message of each row in a table's topic, by the row's name in the topic.
 
     A tombstone's key belongs to one row only.
     """
@@ -119,7 +119,7 @@ def _last_of(messages: Iterable[tuple[str, Row | None]]) -> dict[str, Row]:
 
 
 def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]]:
-    """Yield the committed messages in a table's topic, with their rows' names; None is a tombstone."""
+    """Yield the committed messages in a table's topic, with the names of their rows; None is a tombstone."""
     kept = KEPT[table]
     if kept.topic is None:
         return
@@ -134,7 +134,7 @@ def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]
 
 
 def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that leave in their present state."""
+    """Return the rows that are exported in their current state."""
     gold = (table_ for stream in settings.streams.values() for table_ in stream.get("gold", {}).items())
     is_final_only, kept = (table, {"emit": "final"}) in gold, KEPT[table]
     return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
@@ -174,10 +174,10 @@ def in_topic(
     again: Collection[str] = (),
     is_adopted: bool = False,
 ) -> Iterator[Difference]:
-    """Compare the last message of each row with those that are wanted.
+    """Compare the last message of each row with the expected messages.
 
-    `messages` are with the names of their rows, of which `standing` are in gold; `again` are left out. Each
-    notification is a row of its own, so one that is sent twice is there twice.
+    `messages` have the names of their rows. The rows in `standing` are in gold; the rows in `again` are
+    ignored. Each notification is a separate row, so one that is sent twice appears twice.
     """
     where, may_stay = "topic", {frozen(one) for one in left}
     last = {name: value for name, value in _last_of(messages).items() if name not in again}
@@ -224,7 +224,7 @@ def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -
 
 
 def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare each column of PostgreSQL's table with gold's column of that name."""
+    """Compare each column of the PostgreSQL table with the gold column of the same name."""
     with psycopg.connect(settings.postgres.url.get_secret_value(), row_factory=dict_row) as connection:
         name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
         is_there = name is not None and name["name"] is not None
@@ -245,13 +245,13 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
 
 
 def parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:
-    """Return a message as its JSON says; numbers with a fraction are as in the table."""
+    """Return a message parsed from its JSON; numbers with fractions have the table's type."""
     value: dict[str, Any] = json.loads(text, parse_float=Decimal if kept.exact else float)
     return value
 
 
 def frozen(value: Any) -> Any:
-    """Return a JSON value in a form to count and compare: numbers by their value, true apart from 1."""
+    """Return a JSON value that can be hashed and compared: numbers by value, and true differs from 1."""
     if isinstance(value, Mapping):
         return frozenset((name, frozen(item)) for name, item in value.items())
     if isinstance(value, list):
@@ -259,7 +259,7 @@ def frozen(value: Any) -> Any:
     return ("word", value) if isinstance(value, bool) or value is None else value
 
 
-# What a row becomes when it leaves.
+# The exported forms of rows.
 
 
 def _ms(micros: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Make the picture of the live page's overview, with a demo that has run and streams that receive events.
+"""Create the picture of the live page's overview, after a demo and with streams that receive events.
 
 make overview
 """

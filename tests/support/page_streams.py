@@ -1,4 +1,4 @@
-"""The code of the pages about streams and of CONTRIBUTING.md, as modules that can be imported."""
+"""The code on the pages about streams and in CONTRIBUTING.md, as modules that can be imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @contextmanager
 def imported(directory: Path) -> Iterator[dict[str, Any]]:
-    """Put the code into modules in a directory, which can be imported during the block."""
+    """Write the code to modules in a directory, which can be imported during the block."""
     (payments,) = blocks("docs/streams.md", "python")
     (clicks,) = blocks("docs/streams-without-a-kind.md", "python")
     (suite,) = blocks("CONTRIBUTING.md", "python")

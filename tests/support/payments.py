@@ -1,4 +1,4 @@
-"""Streams of payments with ids, with versions or with neither, and a small lake of one of them."""
+"""Streams of payments with ids, with versions, or with neither, and a small lake with one of them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def deleted(id_: str, *, sent_s: int, partition: int = 0) -> Raw:
 
 
 class Run:
-    """A lake, its only stream, and what silver has made of the landed records."""
+    """A lake, its only stream, and silver's outcomes of the landed records."""
 
     def __init__(self, lake: Lake, settings: Settings, stream: Stream, max_bytes: int = 1) -> None:
         self.lake, self.settings, self.stream, self.max_bytes = lake, settings, stream, max_bytes
         self.landed = 0
 
     def take(self, *commits: Sequence[Raw]) -> None:
-        """Land each commit, and let a new silver step take what has landed."""
+        """Land each commit, and let a new silver step process the landed records."""
         (source,) = self.stream.sources
         pipeline.land(
             self.lake.spark,
@@ -68,7 +68,7 @@ class Run:
         self.catch_up()
 
     def catch_up(self) -> int:
-        """Let a new silver step take what has landed, and return the number of micro-batches."""
+        """Let a new silver step process the landed records, and return the number of micro-batches."""
         (maker,) = silver.steps(self.lake, self.stream, self.max_bytes, Permitted())
         step = maker.make()
         taken = 0
@@ -77,7 +77,7 @@ class Run:
         return taken
 
     def rearrange_bronze(self, order: str, rows_a_file: int) -> None:
-        """Rewrite bronze's rows in this order, file after file, as another writer's ZORDER does."""
+        """Rewrite bronze's rows in this order, file after file, like another writer's ZORDER."""
         path = str(pipeline.path_of(self.settings, "bronze.payments"))
         rows = self.lake.spark.read.format("delta").load(path).coalesce(1)
         sorted_ = rows.sortWithinPartitions(F.expr(order), "offset")

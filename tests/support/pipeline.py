@@ -1,7 +1,7 @@
-"""Helpers for tests that run the pipeline for real: send, land, run, read back, go back in time.
+"""Helpers for tests that run the real pipeline: send, land, run, read back, go back in time.
 
-A table, like a query, has the name that users know, `gold.metrics_1m`.
-If a test does not name a stream or source, it is about metrics_1m, under its settings.
+Tables and queries are named as users name them, for example `gold.metrics_1m`. If a test does not name a
+stream or source, the helpers use metrics_1m with the test's settings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Raw = Record
 
 
 def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) -> None:
-    """Send the records to the source's topic, in order, and wait until the broker has them."""
+    """Send the records to the source's topic in order, and wait until the broker has acknowledged them."""
     topic = settings.topic(source.topic)
     create_topics(settings.kafka.access, {topic: settings.kafka.topic_partitions})
     producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers, acks="all")
@@ -112,12 +112,12 @@ def land(
     first_offset: int = 0,
     source: Source = SOURCE,
 ) -> None:
-    """Append records to the bronze table without Kafka, each cut as one commit with one file.
+    """Append records to the bronze table without Kafka; each part is one commit with one file.
 
-    The first cut lands at `landed_at`, or just after the table's last one, and each of the others just after
-    the one before it. With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets
-    increase from `first_offset` in the order of the records, all in partition 0, unless a record says
-    otherwise.
+    The first part lands at `landed_at`, or just after the table's last commit, and each later part just after
+    the one before it. If `max_bytes_per_batch` is one byte, each part is then a micro-batch of silver.
+    Offsets increase from `first_offset` in the order of the records, all in partition 0, unless a record
+    specifies its own.
     """
     path, query = Lake(spark, settings.lake).ensure(bronze.spec(source)), bronze.spec(source).qualified_name
     for cut in cuts:
@@ -161,9 +161,9 @@ def run_layers(
     now: datetime | None = None,
     is_backfill: bool = False,
 ) -> list[BatchDone]:
-    """Run the layers until caught up, and return the micro-batches that were written.
+    """Run the layers until they have caught up, and return the micro-batches that were written.
 
-    `now` is what the clock shows the whole time, for a stream that looks at it.
+    `now` is the fixed time of the clock, for streams that use a clock.
     """
     done: list[BatchDone] = []
     clock: dict[str, Any] = {} if now is None else {"clock": lambda: now}
@@ -185,7 +185,7 @@ def running(
     settings: Settings,
     options: RunOptions,
 ) -> Iterator[list[BaseException]]:
-    """Run layers live in a thread inside the block, and stop them at its end; the list has their failure."""
+    """Run layers live in a thread during the block, then stop them; the list contains any failure."""
     stop, failures = Stop(), list[BaseException]()
 
     def go() -> None:
@@ -205,17 +205,17 @@ def running(
 
 
 def path_of(settings: Settings, table: str) -> Path:
-    """Return where a table of the local lake is."""
+    """Return the path of a table in the local lake."""
     return Path(settings.lake, *table.split("."))
 
 
 def frame_of(spark: SparkSession, settings: Settings, table: str) -> DataFrame:
-    """Return a table's rows, with timestamps in microseconds, which the driver's time zone cannot change."""
+    """Return a table's rows, with timestamps in microseconds, independent of the driver's time zone."""
     return in_micros(spark.read.format("delta").load(str(path_of(settings, table))))
 
 
 def in_micros(frame: DataFrame) -> DataFrame:
-    """Return the rows with microseconds since the epoch in place of timestamps."""
+    """Return the rows with timestamps as microseconds since the epoch."""
     times = [column.name for column in frame.schema.fields if isinstance(column.dataType, TimestampType)]
     return frame.withColumns({name: F.unix_micros(name) for name in times})
 
@@ -227,7 +227,7 @@ def rows_of(settings: Settings, table: str) -> list[Row]:
 
 
 def with_micros(row: Row) -> Row:
-    """Return a row with microseconds since the epoch in place of its timestamps."""
+    """Return a row with its timestamps as microseconds since the epoch."""
     return {
         name: micros(value.replace(tzinfo=value.tzinfo or UTC)) if isinstance(value, datetime) else value
         for name, value in row.items()
@@ -240,7 +240,7 @@ def coordinates_of(row: Mapping[str, Any]) -> Coordinates:
 
 
 def version_of(settings: Settings, table: str) -> int:
-    """Return a table's version by the file names in its log, without asking Delta."""
+    """Return a table's version, based on the file names in its log."""
     return max(_numbers(path_of(settings, table) / "_delta_log", r"^(\d{20})\.json$"), default=-1)
 
 
@@ -250,7 +250,7 @@ def versions(settings: Settings, names: Iterable[str] = TABLES) -> dict[str, int
 
 
 def noted(settings: Settings, table: str) -> dict[str, int]:
-    """Return a table's notes of how far queries have read, read without Spark."""
+    """Return the positions of queries that a table records, read without Spark."""
     log, found = path_of(settings, table) / "_delta_log", dict[str, int]()
     for version in range(version_of(settings, table) + 1):
         for line in (log / f"{version:020}.json").read_text(encoding="utf-8").split("\n"):
@@ -261,13 +261,13 @@ def noted(settings: Settings, table: str) -> dict[str, int]:
 
 
 def remove(path: Path) -> None:
-    """Remove a table under a running query, which may be writing a file to it."""
+    """Remove a table while a query is running, which may be writing a file to it."""
     while path.exists():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def forget_commits(path: str | Path, before: int) -> None:
-    """Remove the commits of a table before a version, as log retention does after a checkpoint."""
+    """Remove a table's commits before a version, like log retention after a checkpoint."""
     for version in range(before):
         Path(path, "_delta_log", f"{version:020}.json").unlink()
 
@@ -278,7 +278,7 @@ def log_checkpoints(path: str | Path) -> list[int]:
 
 
 def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
-    """Wait until the condition holds; fail if it does not in time."""
+    """Wait until the condition holds; fail if it does not hold in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -286,7 +286,7 @@ def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
 
 
 def micros(moment: datetime) -> int:
-    """Return a time as microseconds since the epoch, as in the rows here."""
+    """Return a time as microseconds since the epoch, as in the returned rows."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 

@@ -1,11 +1,11 @@
-"""Records of every kind that no stream may accept, and the rules that must refuse each.
+"""Records of every kind that streams must refuse, and the rules that must refuse each.
 
 KINDS["sales_events"]                         the kinds of a silver table's topic, each with literal rules
 Kind.make(rng, time_ms)                       one record of the kind; `time_ms` is a valid time
 endless(Random(1), time_ms)                   all kinds of all tables in a shuffled order, over and over
 
-The rules are written here by hand, from the table in docs/dead-letters.md; nothing is taken from the code
-that judges. Half of the records have `time_ms` as their timestamp and half have none, because the two are
+The rules are written by hand, based on the table in docs/dead-letters.md; nothing is taken from the code that
+judges records. Half of the records have `time_ms` as their timestamp and half have none, because the two are
 read in different ways.
 """
 
@@ -18,7 +18,7 @@ from random import Random
 from typing import NamedTuple
 
 MEGABYTE = 1_000_000
-"""Less than the 1,048,588 bytes that a broker takes by default, with room for key, headers and batch."""
+"""Less than the 1,048,588 bytes that a broker accepts by default, with room for key, headers and batch."""
 
 _DAY_MS = 24 * 3600 * 1000
 _STRING, _DOUBLE, _DECIMAL, _AMOUNT, _ANY = "string", "double", "decimal", "amount", "any"
@@ -33,9 +33,9 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A way of being wrong: its family, the exact case, how a record is made, and all rules that it breaks.
+    """A kind of invalid record: its family, the exact case, how to create it, and all rules that it breaks.
 
-    `huge`: the record has about a megabyte.
+    `huge`: the record is about a megabyte in size.
     """
 
     family: str
@@ -117,7 +117,7 @@ _Edit = Callable[[Random, "dict[str, str]"], bytes]
 
 
 class _Table:
-    """The records of one table's topic, as JSON texts by field, and ways to change them."""
+    """The records of one table's topic, as JSON text by field, and ways to change them."""
 
     def __init__(self, fields: tuple[_Field, ...]) -> None:
         self.fields = fields
@@ -344,7 +344,7 @@ def _kinds(name: str) -> tuple[Kind, ...]:
 
 
 KINDS: Mapping[str, tuple[Kind, ...]] = {name: _kinds(name) for name in _FIELDS}
-"""Every kind, by the silver table that must not accept it."""
+"""Every kind, by the silver table that must refuse it."""
 
 
 class Poison(NamedTuple):
@@ -356,7 +356,7 @@ class Poison(NamedTuple):
 
 
 def valid(table: str, rng: Random, time_ms: int) -> Bytes:
-    """Return a record with nothing wrong."""
+    """Return a valid record."""
     record = _Table(_FIELDS[table]).record(rng, time_ms)
     return Bytes(_dump(record), json.loads(record[_FIELDS[table][0].name]).encode())
 
@@ -364,7 +364,7 @@ def valid(table: str, rng: Random, time_ms: int) -> Bytes:
 def endless(rng: Random, clock_ms: Callable[[], int], *, huge_every: int = 5) -> Iterator[Poison]:
     """Yield records of every kind and table in a shuffled order, over and over.
 
-    Huge ones come in the first round, and then in one of every `huge_every`.
+    Huge records come in the first round, and then in one of every `huge_every` rounds.
     """
     kinds = [(table, kind) for table, of_table in KINDS.items() for kind in of_table]
     turn = 0

@@ -1,4 +1,4 @@
-"""PostgreSQL servers of a test's own, from an installation's programs, run as a user who owns nothing."""
+"""PostgreSQL servers for single tests, from an installation's programs, run as an unprivileged user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def program(name: str) -> str:
-    """Return the path of a server's program: Debian has them outside PATH."""
+    """Return the path of a server program, which is not on PATH in Debian."""
     debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4]))
     found = shutil.which(name) or (str(debian[-1]) if debian else None)
     assert found is not None, "PostgreSQL is missing: scripts/postgres.sh installs it"
@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 class Server:
-    """A server with its data in a directory, at a loopback port; it can be killed and restarted."""
+    """A server with its data in a directory, on a loopback port; it can be killed and restarted."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Server:
         return psycopg.connect(self.url(database), autocommit=True)
 
     def start(self) -> None:
-        """Start it, unless it is running, and wait until it answers."""
+        """Start the server, unless it is running, and wait until it responds."""
         if self._server is not None:
             return
         command = [
@@ -119,14 +119,14 @@ class Server:
             time.sleep(0.05)
 
     def stand_by(self) -> None:
-        """Become a standby, which takes no writes, at the next start."""
+        """Make the server a standby, which refuses writes, at its next start."""
         mark = self._data / "standby.signal"
         mark.touch()
         if self._as:
             shutil.chown(mark, "nobody", "nogroup")
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it with a signal, unless it has ended; its other processes end with it."""
+        """End the server with a signal, if it is running; its other processes end with it."""
         server, self._server = self._server, None
         if server is not None:
             server.send_signal(number)
@@ -146,8 +146,8 @@ class Server:
 def server(
     certified: Certified | None = None, *, fsync: bool = False, encoding: str = "UTF8"
 ) -> Iterator[Server]:
-    """Run a server until the end of the block; without `fsync`, commits only outlive the server itself."""
-    directory = Path(tempfile.mkdtemp(prefix="postgres-"))  # only its owner may enter pytest's own
+    """Run a server until the end of the block; without `fsync`, commits only survive server crashes."""
+    directory = Path(tempfile.mkdtemp(prefix="postgres-"))  # pytest's own is only for its owner
     try:
         made = Server(directory, certified, fsync=fsync, encoding=encoding)
         try:

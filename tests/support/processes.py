@@ -1,4 +1,4 @@
-"""Commands as a user runs them, as processes, each in its own place.
+"""Commands that run as processes, as for a user, each in its own place.
 
 A place is a home, a lake, topics of every stream and a Redis database.
 """
@@ -40,7 +40,7 @@ NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting def
 
 @dataclass(frozen=True)
 class Place:
-    """A home with its own lake and topics, and the environment that commands get there."""
+    """A home with its own lake and topics, and the environment for its commands."""
 
     home: Path
     services: Endpoints
@@ -49,7 +49,7 @@ class Place:
 
     @property
     def topics(self) -> dict[str, str]:
-        """The topics of every stream, by their default names."""
+        """The topics of every stream, by default name."""
         return {topic: f"{topic}-{self.suffix}" for stream in STREAMS for topic in stream.topics}
 
     @property
@@ -61,7 +61,7 @@ class Place:
         return self.topics["metrics-aggregated-1m"]
 
     def settings(self, changes: Mapping[str, object] | None = None) -> Settings:
-        """Return the environment's settings, for code that runs here."""
+        """Return the environment's settings, for code that runs in this process."""
         update = {
             "home": self.home,
             "lake": str(self.home / "lake"),
@@ -106,7 +106,7 @@ def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
 
 
 def submit(layer: str, *arguments: str) -> list[str]:
-    """Return the command of a job, as it is typed with the virtual environment activated."""
+    """Return the command of a job, as typed in the activated virtual environment."""
     properties = ["--properties-file", ".venv/share/lakehouse/laptop.properties"]
     return ["spark-submit", *properties, f"jobs/{layer}.py", *arguments]
 
@@ -118,7 +118,7 @@ def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.Com
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Return every live process that works in a directory under the home, whatever the pid files say."""
+    """Return every running process whose working directory is in the home, regardless of pid files."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -131,19 +131,19 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """Yield a port that refuses connections during the block: it is taken, but nobody listens."""
+    """Yield a port that refuses connections during the block: it is in use, but nothing listens on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 def unused_port() -> int:
-    """Return a port for a server to listen on, outside the range that the kernel assigns from."""
+    """Return a port for a server, outside the range from which the kernel assigns ports."""
     return unused_ports(1)[0]
 
 
 def unused_ports(many: int) -> list[int]:
-    """Return so many different ports of this kind."""
+    """Return the given number of different ports for servers."""
     first = 10_000 + os.getpid() * 32 % 20_000  # different in each worker, though their process ids are close
     found: list[int] = []
     for port in range(first, first + 1000):
@@ -190,7 +190,7 @@ class Process:
         return self._popen.wait(timeout_s)
 
     def left_behind(self) -> list[psutil.Process]:
-        """Return the live processes of the group, after a moment in which they may still end."""
+        """Return the group's running processes, after giving them a moment to end."""
         deadline = time.monotonic() + 60
         while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""The recipes of docs/recipes-*.md: their blocks, and a directory in which they run as typed.
+"""The recipes in docs/recipes-*.md: their blocks, and a directory in which they run as typed.
 
-The TOML block is lakehouse.toml. A fenced sh block is run, an indented one is not. What a text block shows
-must have been printed by the commands before it.
+The TOML block is lakehouse.toml. Fenced sh blocks are run, indented ones are not. The commands before a text
+block must have printed its lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Redis server has sixteen databases; a test file that counts or clears keys has its own."""
+"""Separate Redis databases, of which a server has sixteen, for test files that count or clear keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import redis
 
 
 def url_of(server: str, database: int) -> str:
-    """Return the URL of a database on the server that any of its URLs names."""
+    """Return the URL of a database on the server that a given URL names."""
     return f"{server.rpartition('/')[0]}/{database}"
 
 

@@ -1,4 +1,4 @@
-"""Redis servers of a test's own, with options that the session's server does not take from clients."""
+"""Redis servers for single tests, with options that clients cannot set on the session's server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def executable() -> str:
-    """Return the path of a server with TLS: every installation also has it under this tool's name."""
+    """Return the path of a server with TLS; every installation also includes it under this tool's name."""
     found = shutil.which("redis-check-rdb")
     assert found is not None, "Redis is missing: scripts/redis.sh installs it"
     return found
@@ -25,10 +25,10 @@ def executable() -> str:
 
 @contextmanager
 def process(directory: Path, *options: str, of: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server in a directory until the end of the block; it may not answer at first."""
+    """Run a server in a directory until the end of the block; it may not respond at first."""
     directory.mkdir(exist_ok=True)
     with (directory / "log").open("wb") as log:
-        command = ["redis-server", *options]  # the server chooses its work by this name
+        command = ["redis-server", *options]  # the program's role depends on this name
         server = subprocess.Popen(command, executable=of or executable(), cwd=directory, stdout=log)
     try:
         yield server
@@ -39,7 +39,7 @@ def process(directory: Path, *options: str, of: str | None = None) -> Iterator[s
 
 @contextmanager
 def at_socket(directory: Path, *options: str, of: str | None = None) -> Iterator[str]:
-    """Run a server that listens only at a socket in the directory; yield its URL."""
+    """Run a server that listens only on a socket in the directory; yield its URL."""
     path = directory / "redis.sock"
     with process(directory, "--port", "0", "--unixsocket", path.name, *QUIET, *options, of=of) as server:
         _await(server, socket.AF_UNIX, str(path))
@@ -47,7 +47,7 @@ def at_socket(directory: Path, *options: str, of: str | None = None) -> Iterator
 
 
 def await_port(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Wait until the server listens at the port."""
+    """Wait until the server listens on the port."""
     _await(server, socket.AF_INET, ("127.0.0.1", port))
 
 
@@ -63,7 +63,7 @@ def _await(server: subprocess.Popen[bytes], family: socket.AddressFamily, addres
 
 
 def tls_options(files: Certified, port: int) -> tuple[str, ...]:
-    """Return the options of a server that listens at the port with TLS only."""
+    """Return the options of a server that listens on the port only with TLS."""
     own = ("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
     listening = ("--port", "0", "--tls-port", str(port))
     return (*listening, *own, "--tls-ca-cert-file", str(files.authority), "--tls-auth-clients", "no")

@@ -1,4 +1,4 @@
-"""A schema registry of a test's own: Apicurio with Confluent's API, and its schemas in a directory."""
+"""A schema registry for single tests: Apicurio with Confluent's API, and its schemas in a directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PROGRAM = Path(sys.prefix) / "share" / "lakehouse" / "apicurio" / "quarkus-run.
 
 
 class Registry:
-    """A registry at a loopback port; it can be stopped and restarted with its contents."""
+    """A registry on a loopback port; it can be stopped and restarted without losing its contents."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,7 +41,7 @@ class Registry:
         return RegistryAccess(f"http://{LOOPBACK}:{self.port}/apis/ccompat/v7")
 
     def start(self) -> None:
-        """Start it, unless it is running, and wait until it answers."""
+        """Start the registry, unless it is running, and wait until it responds."""
         if self._server is not None:
             return
         assert _PROGRAM.exists(), "Apicurio is missing: scripts/apicurio.sh fetches it"
@@ -65,7 +65,7 @@ class Registry:
             time.sleep(0.1)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it with a signal, unless it has ended; nothing answers at its port."""
+        """End the registry with a signal, if it is running; nothing then listens on its port."""
         if self._server is not None:
             self._server.send_signal(number)
             self._server.wait(60)

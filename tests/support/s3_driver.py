@@ -1,4 +1,4 @@
-"""A separate driver, for races: it appends rows to silver.numbers, one per commit, and says so.
+"""A separate driver for races: it appends rows to silver.numbers, one per commit, and prints each.
 
 python -m tests.support.s3_driver NAME ROWS
 """

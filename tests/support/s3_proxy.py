@@ -1,4 +1,4 @@
-"""What may be between a client and its store: delay, counted requests, and answers that get lost."""
+"""A proxy between a client and its store: it delays, counts requests, and loses responses."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class Request:
 
 @dataclass
 class Faults:
-    """What the proxy does.
+    """The proxy's behaviour.
 
-    `loses` decides for which answers the client gets only a closed connection. With `hides_refusals`, writes
-    that a condition has refused appear accepted, as in older stores; the condition itself is signed.
+    `loses` selects the responses that are lost: the client only gets a closed connection. With
+    `hides_refusals`, writes that were refused by a condition appear accepted, as in older stores; the
+    condition itself cannot be removed, because it is signed.
     """
 
     endpoint: str
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer, content)
 
     def _body(self) -> bytes:
-        """Read the request's content; if it is chunked, with everything between the chunks."""
+        """Read the request's body; if it is chunked, include everything between the chunks."""
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = list[bytes]()
@@ -127,4 +128,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815 - names of the base class
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""The contracts of the samples, read plainly and without the pipeline, and what their tests share."""
+"""The contracts of the samples, implemented simply and without the pipeline, and helpers for their tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARES = {field.name for field in fields(Shares)}
 
 @dataclass(frozen=True)
 class Contract:
-    """What generates a stream's samples, and what the fields of its records must be, by topic."""
+    """The generator of a stream's samples, and the types of its records' fields, by topic."""
 
     samples: Callable[..., Iterator[Sample]]
     malformed_kinds: tuple[str, ...]
@@ -37,7 +37,7 @@ class Contract:
         return list(self.samples(count, times, seed=seed, shares=shares, **options))
 
     def breach(self, sample: Sample, latest_ms: int = NOW_MS + 300_000) -> str | None:
-        """Return how a message breaks DESIGN.md: the field, or what it is not; None if it does not."""
+        """Return how a message violates DESIGN.md (a field, or a missing property), or None."""
         if sample.value is None and self.tombstones:
             return None if is_text(sample.key) else "not a product"
         try:
@@ -66,7 +66,7 @@ def event_time_ms(sample: Sample) -> int:
 
 
 def class_of(sample: Sample) -> str:
-    """Return the kind of a sample without details: valid, malformed, late, duplicate, tombstone."""
+    """Return the general kind of a sample: valid, malformed, late, duplicate or tombstone."""
     return sample.kind.split(":")[0].split("_")[0]
 
 
@@ -88,7 +88,7 @@ def is_number(value: object) -> bool:
 
 
 def is_decimal(value: object) -> bool:
-    """Tell whether a number fits decimal(38,9) exactly."""
+    """Return whether a number fits into decimal(38,9) exactly."""
     if not isinstance(value, int | Decimal) or isinstance(value, bool):
         return False
     exact = Fraction(value)

@@ -1,4 +1,4 @@
-"""The tests' own SeaweedFS: an S3 store whose conditional writes work, from a binary in a wheel."""
+"""SeaweedFS for tests: an S3 store that supports conditional writes, from a binary in a wheel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def options_of(endpoint: str) -> dict[str, str]:
 
 
 def files_of(endpoint: str) -> S3FileSystem:
-    """Return the store's files, by a client that is not the pipeline's."""
+    """Return the store's files, listed by a client that the pipeline does not use."""
     scheme, _, address = endpoint.partition("://")
     return S3FileSystem(
         access_key=WRITER[0],
@@ -113,18 +113,18 @@ def _make_bucket(endpoint: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def driver(name: str, rows: int) -> list[str]:
-    """Return the command of a driver that appends so many rows; see tests/support/s3_driver.py."""
+    """Return the command of a driver that appends the given number of rows (tests/support/s3_driver.py)."""
     return [sys.executable, "-m", "tests.support.s3_driver", name, str(rows)]
 
 
 def environment(directory: Path, endpoint: str, prefix: str, **more: str) -> dict[str, str]:
-    """Return a process's environment: this one without its settings, and a lake in the store."""
+    """Return a process's environment: the current one without settings, plus a lake in the store."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEHOUSE_", "AWS_"))}
     return kept | {"LAKEHOUSE_HOME": str(directory / "home")} | settings_of(endpoint, prefix) | more
 
 
 def reach(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let readers in this process find the store."""
+    """Configure readers in this process to use the store."""
     key, secret = WRITER
     access = S3Access(endpoint, access_key=key, secret_key=SecretStr(secret))
     for name, value in access.for_environment().items():

@@ -29,7 +29,7 @@ sentinel failover-timeout {NAME} 3000
 
 @dataclass(frozen=True)
 class Watched:
-    """Two servers, of which the first begins as the primary, and the Sentinels' ports."""
+    """Two servers, the first of which is initially the primary, and the Sentinels' ports."""
 
     servers: dict[int, subprocess.Popen[bytes]]
     sentinels: tuple[int, ...]
@@ -45,7 +45,7 @@ class Watched:
         return f"{place}?sentinel_password={SENTINELS_PASSWORD}{tls}"
 
     def url_of(self, port: int) -> str:
-        """Return the URL of one of the servers, whatever its role."""
+        """Return the URL of one of the servers, in any role."""
         if self.certificates is None:
             return f"redis://:{PASSWORD}@127.0.0.1:{port}/3"
         return f"rediss://:{PASSWORD}@127.0.0.1:{port}/3?ssl_ca_certs={self.certificates.authority}"
@@ -62,14 +62,14 @@ class Watched:
         return Sentinel(hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
 
     def primary(self) -> int:
-        """Return the port of the server that the Sentinels call the primary."""
+        """Return the port of the server that is the primary according to the Sentinels."""
         port: int = self.asked().discover_master(NAME)[1]  # type: ignore[no-untyped-call]
         return port
 
 
 @contextmanager
 def watched(directory: Path, *, sentinels: int, certificates: Certified | None = None) -> Iterator[Watched]:
-    """Run them until the end of the block, which begins once they all know each other."""
+    """Run servers and Sentinels until the end of the block, which begins once they all know each other."""
     with ExitStack() as running:
 
         def start(name: str, *options: str) -> tuple[int, subprocess.Popen[bytes]]:
@@ -100,7 +100,7 @@ def watched(directory: Path, *, sentinels: int, certificates: Certified | None =
 
 
 def _follows(replica: str) -> bool:
-    """Tell whether a replica has its primary's data: until then, Sentinels do not promote it."""
+    """Return whether a replica has its primary's data; Sentinels do not promote it before."""
     with Redis.from_url(replica) as client:
         state: dict[str, object] = client.info("replication")
         return state["master_link_status"] == "up"

@@ -1,4 +1,4 @@
-"""Gold rows written to Delta tables and Redis without Spark, in the declared schemas and layout."""
+"""Gold rows that are written to Delta tables and Redis without Spark, in the declared schemas and layout."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from lakehouse.streams.definition import MergedTable
 MINUTE_MS = 60_000
 NOON_MS = 1_777_896_000_000
 Row = Mapping[str, Any]
-PATIENCE_S = 60.0  # a busy machine must not look like an absent Redis
+PATIENCE_S = 60.0  # Redis must not seem unavailable on a busy machine
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")
 MakeClient = Callable[..., TestClient]
 
 
 @dataclass(frozen=True)
 class ServedLake:
-    """A lake, and the Redis that its rows are exported to."""
+    """A lake, and the Redis to which its rows are exported."""
 
     settings: Settings
 
@@ -44,7 +44,7 @@ class ServedLake:
         return Path(self.settings.lake)
 
     def write(self, table: MergedTable, rows: Sequence[Row], *, mode: Any = "append") -> DeltaTable:
-        """Commit rows to a gold table, whose other columns are null."""
+        """Commit rows to a gold table; columns that are not given are null."""
         return self.write_to("gold", table.name, table.schema, rows, mode=mode)
 
     def write_spec(self, spec: TableSpec, rows: Sequence[Row]) -> DeltaTable:
@@ -67,7 +67,7 @@ class ServedLake:
     def export(
         self, table: MergedTable, rows: Sequence[Row], *, version: int = 1, generation: int = 1
     ) -> None:
-        """Put rows into Redis as the export does, and mark Redis as having all of them."""
+        """Write rows to Redis like the export, and mark Redis as complete."""
         view = table.export.redis
         changes = []
         for given in rows:
@@ -92,7 +92,7 @@ class ServedLake:
 
 
 def in_micros(row: Row) -> dict[str, Any]:
-    """Return a row with its moments as microseconds since the epoch."""
+    """Return a row with its times as microseconds since the epoch."""
     return {
         name: round((value - EPOCH).total_seconds() * 1_000_000) if isinstance(value, datetime) else value
         for name, value in row.items()
@@ -142,7 +142,7 @@ def product(name: str, total: str | None, count: int = 1) -> Row:
 
 
 def call(user1: str, user2: str, start_ms: int = NOON_MS, **values: Any) -> Row:
-    """Return a row of gold.call_records, closed unless `values` say otherwise."""
+    """Return a row of gold.call_records, which is closed by default."""
     row = {"user1": user1, "user2": user2, "ts": at(start_ms), "last_event_time": at(start_ms + 1000)}
     return row | {"status": "closed", "was_closed": True} | values
 
@@ -154,7 +154,7 @@ def transactions(user: str, start_ms: int, amount: str, count: int = 1) -> Row:
 
 
 def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:
-    """Return a dead letter with these broken rules; `values` override its own."""
+    """Return a dead letter with the given broken rules; `values` override its columns."""
     return {
         "id": f"{number:064x}",
         "stream": "metrics",

@@ -26,7 +26,7 @@ def environment(lake: ServedLake) -> dict[str, str]:
 
 @contextmanager
 def serving(lake: ServedLake, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run a server as a process, and yield it and its URL on this machine."""
+    """Run a server as a process, and yield the process and its local URL."""
     with log.open("wb") as file:
         command = [LAKEHOUSE, "serve", "--port", "0", *options]
         server = subprocess.Popen(command, env=environment(lake), stderr=file, cwd=log.parent)

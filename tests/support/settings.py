@@ -1,4 +1,4 @@
-"""Settings for a test: a lake in its own directory, and topics that no other test has."""
+"""Settings for a test: a lake in its own directory, and topics that no other test uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeSettings = Callable[..., Settings]
 
 
 def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
-    """Return settings with a lake in the directory, and with their own topics."""
+    """Return settings with a lake in the directory and with unique topics."""
     suffix = uuid.uuid4().hex[:8]
     return settings.changed(
         {
@@ -31,7 +31,7 @@ def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Se
 
 
 def nothing_set(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in the directory, in an environment that sets nothing, and return the directory."""
+    """Change to the directory, in an environment without lakehouse settings, and return the directory."""
     for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("HOME", raising=False)

@@ -1,6 +1,6 @@
-"""Shell blocks whose `lakehouse` commands on Spark run in this process, which saves each the start of a JVM.
+"""Shell blocks whose `lakehouse` commands with Spark run in this process, without starting a JVM each.
 
-All other commands of a block, and those of `lakehouse` that need no Spark, are processes as usual.
+All other commands, and `lakehouse` commands that need no Spark, run as processes as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_S = 0.1
 
 
 def run_block(block: str, environment: Mapping[str, str], spark: SparkSession, timeout_s: float) -> Ended:
-    """Run a block in bash, which ends with the first command that fails."""
+    """Run a block in bash, which stops at the first command that fails."""
     with TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as server:
         directory, deadline = Path(name), time.monotonic() + timeout_s
         server.bind(str(directory / "socket"))
@@ -62,7 +62,7 @@ def _write_command(directory: Path) -> None:
 
 
 def _answer(server: socket.socket, spark: SparkSession) -> None:
-    """Run the command that the client asks for, if one asks within a moment."""
+    """Run the command that a client requests, if one does so within a moment."""
     try:
         client, _ = server.accept()
     except TimeoutError:

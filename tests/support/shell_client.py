@@ -1,4 +1,4 @@
-"""`lakehouse` for shell blocks: has the server at a socket run the command, and prints what it printed."""
+"""`lakehouse` for shell blocks: lets the server at a socket run the command, and prints its output."""
 
 import json
 import os

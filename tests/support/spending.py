@@ -1,4 +1,4 @@
-"""What users spend in a window of five minutes."""
+"""The amounts that users spend in windows of five minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streams that tests use, by name, under default settings unless a test asks for others."""
+"""The streams for tests, by name, with default settings unless a test needs others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ METRICS_1M, METRICS_SUMMARY_10M = METRICS.gold
 
 
 def under(settings: Settings, stream: Stream) -> Stream:
-    """Return the stream as the settings make it, but only with the gold tables that it has here."""
+    """Return the stream under the given settings, with only the gold tables that the given stream has."""
     (made,) = (one for one in load(settings) if one.name == stream.name)
     names = {table.name for table in stream.gold}
     return replace(made, gold=tuple(table for table in made.gold if table.name in names))
 
 
 def with_streams(settings: Settings, **tables: Mapping[str, Any]) -> Settings:
-    """Return the settings with these tables of streams, which override their own."""
+    """Return the settings with the given stream tables, which override existing ones."""
     return settings.changed({"streams": merged(settings.streams, tables)})
 
 
@@ -45,6 +45,6 @@ def seconds_of(settings: Settings, stream: str, key: str) -> int:
 
 
 def tolerant(stream: Stream, future_tolerance_s: int) -> Stream:
-    """Return the stream with this tolerance for event times ahead of the landing."""
+    """Return the stream with this tolerance for event times after the landing time."""
     sources = (replace(source, future_tolerance_s=future_tolerance_s) for source in stream.sources)
     return replace(stream, sources=tuple(sources))

@@ -1,4 +1,4 @@
-"""What silver, the dead letters and gold must hold by the oracles, and how they differ from it.
+"""The rows that the oracles expect in silver, the dead letters and gold, and the differences from them.
 
 verdicts = judge_batches(rows of bronze by silver's micro-batches, settings, source)
 same_silver(rows, verdicts)   same_dead_letters(rows, verdicts)
@@ -25,7 +25,7 @@ from tests.support.streams import key_of, seconds_of
 # of 100 cases, and both ends of a range within 1.65 %. Twice that never occurs (more than five sigma).
 RANK_ERROR_AT_200 = 0.033
 RELATIVE = 1e-9
-_TINY = 1e-150  # its square is about where squares lose digits to underflow
+_TINY = 1e-150  # at about the size of its square, squares lose digits to underflow
 
 E = TypeVar("E", bound=Event)
 
@@ -56,7 +56,7 @@ def judge_batches(
 
 
 def accepted(verdicts: Mapping[Coordinates, Judged], make: Callable[..., E]) -> list[E]:
-    """Return the clean records among some verdicts, each as the event that `make` makes from its columns."""
+    """Return the clean records of some verdicts, each converted from its columns to an event by `make`."""
     return [
         make(**one.columns, event_time_us=one.event_time_us, partition=partition, offset=offset)
         for (_, partition, offset), one in verdicts.items()
@@ -65,7 +65,7 @@ def accepted(verdicts: Mapping[Coordinates, Judged], make: Callable[..., E]) -> 
 
 
 def same_silver(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> bool:
-    """Tell whether silver's rows are the clean records, each once and field by field."""
+    """Return whether silver's rows are the clean records, each once and equal in every field."""
     expected = [
         {**_meanings(one.columns), "event_time": one.event_time_us, "own_time": one.own_time_us, "at": at}
         for at, one in verdicts.items()
@@ -77,7 +77,7 @@ def same_silver(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> 
 
 
 def same_dead_letters(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> bool:
-    """Tell whether the dead letters are the refused records, each once and for the right reasons."""
+    """Return whether the dead letters are the refused records, each once and with the right reasons."""
     found = sorted((coordinates_of(row), sorted(_rules(row["reasons"]))) for row in rows)
     return found == sorted(
         (at, sorted((rule, column or "") for rule, column in one.reasons))
@@ -87,9 +87,9 @@ def same_dead_letters(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged
 
 
 def row_differences(found: Sequence[Row], expected: Sequence[Row], keys: Sequence[str]) -> list[str]:
-    """Return how the rows of a gold table differ from the oracle's, to the last digit; empty if they do not.
+    """Return how the rows of a gold table differ from the oracle's, to the last digit, or an empty result.
 
-    Only the columns that the oracle knows are compared, and payloads by their meaning.
+    Only the oracle's columns are compared. Payloads are compared by their meaning.
     """
     found_by_key, expected_by_key = (
         {tuple(row[key] for key in keys): _meanings(row) for row in rows} for rows in (found, expected)
@@ -108,7 +108,7 @@ def row_differences(found: Sequence[Row], expected: Sequence[Row], keys: Sequenc
 def window_differences(
     rows: Sequence[Row], clean: Iterable[Metric], settings: Settings, grain: Grain = METRICS_1M
 ) -> list[str]:
-    """Return how rows of windows differ from what the clean records make; empty if they do not."""
+    """Return how windows' rows differ from the windows of the clean records, or an empty result."""
     records = list(clean)
     expected = windows(records, grain)
     first, second = grain.columns
@@ -133,7 +133,7 @@ def _key_differences(rows: int, found: Mapping[Any, object], expected: Mapping[A
 
 
 def _meanings(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with each payload's meaning in place of its text."""
+    """Return the row with each payload's text replaced by its meaning."""
     return {name: payload_meaning(value) if name in SIDES else value for name, value in row.items()}
 
 
