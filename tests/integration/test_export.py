@@ -413,7 +413,7 @@ def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on
         with pytest.raises(PositionError) as caught:
             export.run()
         said = (
-            f"export.metrics_1m has sent version 3 of {export.path}, which ends at version 1: an older copy"
+            f"export.metrics_1m has sent version 3 of {export.path}, whose newest version is 1: an older copy"
         )
         assert str(caught.value).startswith(said)
         assert "\n" not in str(caught.value)

@@ -62,9 +62,9 @@ class ChangeReading:
         sent = self._ahead or self.position
         if sent is not None and sent.version > newest + 1:
             raise PositionError(
-                f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
-                f"version {newest}: an older copy was restored. Restore the newer copy; or delete the table, "
-                f"run again to rebuild it, and then run once with --allow {Allow.RESEND}"
+                f"{self._query} has sent version {sent.version - 1} of {self._path}, whose newest "
+                f"version is {newest}: an older copy was restored. Restore the newer copy; or delete the "
+                f"table, run again to rebuild it, and then run once with --allow {Allow.RESEND}"
             )
         first = self.position or parts.beginning(self._spark, self._path)
         if self._ahead is not None:

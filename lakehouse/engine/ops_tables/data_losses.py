@@ -30,7 +30,7 @@ DATA_LOSSES = TableSpec(
     "data_losses",
     SCHEMA,
     stats=("topic", "partition", "first_offset"),
-    comment="One row per offset range that never landed, because a user allowed its loss.",
+    comment="One row per skipped offset range, because a user allowed the loss or skipped the records.",
 )
 _KEYS = ("topic", "partition", "first_offset")
 

@@ -70,7 +70,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """A silver table's allowances, oldest first, and the setting recorded with the last one (or None)."""
+    """A silver table's allowed lateness over time, oldest first, and the last recorded setting, if any."""
 
     table: str
     allowances: tuple[Allowance, ...]

@@ -39,7 +39,7 @@ SCHEMA = described(
     (
         "reason",
         "string",
-        "too_large; changes_removed (by VACUUM, before they were sent); or refused: and the store's message.",
+        'too_large, changes_removed (by VACUUM, before sending), or "refused: " and the store\'s message.',
     ),
     ("noted_at", "timestamp", "When the entry was recorded, UTC."),
 )

@@ -250,7 +250,7 @@ def _reasons(source: Source) -> Column:
     again = F.array_append(
         "reasons", reason(RESENT, column, F.concat(F.lit(SENT_AGAIN_AS), at("answer", "/")))
     )
-    conflict = said(CONFLICTING, f" has different values with the same {other} in ", at("best"))
+    conflict = said(CONFLICTING, f" was sent with different values but the same {other} in ", at("best"))
     deleted = said(SUPERSEDED, " was deleted by ", at("deleter"))
     is_coming = F.col("rank") == _COMING
     nothing = F.concat(F.lit("the record deletes an id that no record has had: "), shown(F.col("id")))

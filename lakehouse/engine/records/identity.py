@@ -126,7 +126,7 @@ def is_sound_alone(reasons: Column) -> Column:
 
 
 def late_in(reasons: str) -> Column:
-    """Return those of a letter's reasons that say that the record is late."""
+    """Return the reasons in a letter that mark its record as late."""
     return F.filter(reasons, lambda one: one.getField("rule") == LATE)
 
 

@@ -335,7 +335,7 @@ def _future_reason(tolerance_s: int) -> Column:
     message = F.concat(
         F.lit("event time "),
         F.col("event_time").cast("string"),
-        F.lit(f" is more than {tolerance_s} s ahead of the record's landing at "),
+        F.lit(f" is more than {tolerance_s} s after the record landed, at "),
         F.col("ingested_at").cast("string"),
     )
     return F.when(F.col("event_time") > latest, reason("future", "event_time", message))

@@ -60,11 +60,11 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         open_rows = totals.pop("to_be_closed", 0)
         to_close = (
-            [f"{open_rows:,} open letters of replayed records remain to be closed"] if open_rows else []
+            [f"{open_rows:,} open letters for replayed records still have to be closed"] if open_rows else []
         )
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
-            "open, {discarded:,} discarded{closed}; {in_flight:,} of an unfinished micro-batch"
+            "open, {discarded:,} discarded{closed}; {in_flight:,} in an unfinished micro-batch"
         ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
         subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
         notes = [note, *to_close, *taken.notes(), *_other_ids(lake, source)]

@@ -490,7 +490,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
         ],
         [
             (
-                "event time 2026-01-01 12:05:00.001 is more than 300 s ahead of the record's landing at "
+                "event time 2026-01-01 12:05:00.001 is more than 300 s after the record landed, at "
                 "2026-01-01 12:00:00.00025"
             )
         ],
