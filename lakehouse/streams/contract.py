@@ -24,7 +24,7 @@ OWN_TABLES = frozenset({"dead_letters"})
 class FieldType(Enum):
     """The JSON types of a contract's fields. They are strict: "12.5" is not a number.
 
-    LONG is a 64-bit integer, written without a fraction or exponent: 1.0 and 1e3 do not qualify. DECIMAL is a
+    LONG is a 64-bit integer. It may have a fraction of zeros, as 1.0, but no exponent, as 1e3. DECIMAL is a
     number that fits in decimal(38,9) exactly. JSON is any value: a string is stored unchanged, but any other
     value, or a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
     """
@@ -47,7 +47,8 @@ class Field:
     any other value that is not an object, the field has the wrong type.
 
     scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
-    accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits
+    accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits: 17
+                     and 17.0 as 17
     """
 
     name: str

@@ -164,7 +164,7 @@ def _deleted_by_mark(record: Mapping[str, Any], settings: Settings) -> Alone:
     path, sequence_path = settings.unique_by or "", settings.sequence_by or ""
     id_ = _id_at(record, f"before.{path.removeprefix('after.')}" if path.startswith("after.") else path)
     number = None if sequence_path.startswith("after.") else _at(record, sequence_path)
-    sequence = int(number.text) if isinstance(number, Number) and number.is_integer else None
+    sequence = number.integer if isinstance(number, Number) and number.is_integer else None
     rule = None if sequence is not None or number is None else "bad_sequence"
     if id_ is None:
         rule = "missing_id"
@@ -174,7 +174,7 @@ def _deleted_by_mark(record: Mapping[str, Any], settings: Settings) -> Alone:
 def _id_at(record: Mapping[str, Any], path: str) -> str | None:
     value = _at(record, path)
     if isinstance(value, Number):
-        return value.text if value.is_integer else None
+        return str(value.integer) if value.is_integer else None
     return value if isinstance(value, str) and value else None
 
 

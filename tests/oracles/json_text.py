@@ -25,8 +25,13 @@ class Number:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the number is whole, with no more digits than are read exactly."""
-        return self._is_exact and "." not in self.text
+        """Whether it is a whole number, such as 270 or 270.0, with no more digits than are read exactly."""
+        return self._is_exact and not self.text.partition(".")[2].strip("0")
+
+    @property
+    def integer(self) -> int:
+        """The number itself, if it is whole."""
+        return int(self.text.partition(".")[0])
 
     @property
     def double(self) -> float:

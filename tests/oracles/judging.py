@@ -224,7 +224,7 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
     if value is None:
         return None, ("null_field" if name in inner else "missing_field") if one.required else None
     if one.kind is Kind.ID and isinstance(value, Number) and value.is_integer:
-        return value.text, None
+        return str(value.integer), None
     if one.kind in {Kind.STRING, Kind.ID}:
         if not isinstance(value, str):
             return None, "wrong_type"
@@ -236,7 +236,7 @@ def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
     if one.kind is Kind.LONG:
         if not number.is_integer:
             return None, "wrong_type"
-        whole = int(number.text)
+        whole = number.integer
         return (whole, None) if -(2**63) <= whole < 2**63 else (None, "beyond_long")
     if one.kind is Kind.DOUBLE:
         if not math.isfinite(number.double):
@@ -268,7 +268,7 @@ def _event_time(stamp: object, kafka_timestamp_ms: int, earliest_us: int) -> tup
         return (0, "bad_timestamp") if micros is None else (micros, None)
     if not isinstance(stamp, Number) or not stamp.is_integer:
         return 0, "wrong_type"  # integers with 39 digits or more are read as floating point
-    micros = int(stamp.text) * 1000
+    micros = stamp.integer * 1000
     return (micros, None) if earliest_us <= micros <= _LAST_US else (0, "bad_timestamp")
 
 

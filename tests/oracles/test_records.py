@@ -296,6 +296,26 @@ def test_the_row_is_the_record_with_the_greatest_sequence() -> None:
     ]
 
 
+def test_a_whole_number_is_the_same_however_it_is_written() -> None:
+    records = [
+        sent(0, landed=1, id_=17),
+        sent(1, landed=2, id_=17.0, version=1.0, amount=10.0),
+        sent(2, landed=3, id_="17", version=2.0),
+        sent(3, landed=4, id_="17.0"),
+        sent(4, landed=5, id_=17.5),
+        deletion(5, landed=6, key=b'{"id":17.00}', kafka=5),
+    ]
+
+    assert become(records, replace(CORRECTED, deletion_key="json:id")) == [
+        "superseded",
+        "duplicate",
+        "superseded",
+        "row",
+        "open wrong_type",
+        "deletion",
+    ]
+
+
 def test_a_late_record_counts_only_if_one_of_its_id_has_counted_before_it() -> None:
     records = [
         sent(0, landed=1),
@@ -717,7 +737,7 @@ def test_a_deletion_in_an_envelope_that_says_no_id_or_no_sequence_is_a_letter() 
         event(0, "d"),
         event(1, "d", lsn="x", before=ROW),
         event(2, "d", lsn=None, before=ROW),
-        deletion(3, landed=3, key=b"4"),
+        deletion(3, landed=3, key=b"4.0"),
         deletion(4, landed=4, key=b"\xff"),
     ]
 

@@ -93,7 +93,7 @@ _OUT_OF_RANGE: dict[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 _OUT_OF_RANGE[_AMOUNT] = _OUT_OF_RANGE[_DECIMAL]
-_WRONG_TYPES_OF_A_TIME = ("true", "1.5", "1767225600000.0", "1.7e12", "{}", '{"a":1}', "[]", "[1]", "1" * 39)
+_WRONG_TYPES_OF_A_TIME = ("true", "1.5", "1767225600000.5", "1.7e12", "{}", '{"a":1}', "[]", "[1]", "1" * 39)
 _BAD_TIMES = (
     '""',
     '"yesterday at noon"',

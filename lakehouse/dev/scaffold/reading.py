@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,6 +15,7 @@ from lakehouse.common.record_lines import Line
 _MOST_LEVELS = 50
 _TOO_DEEP = f"nests objects and arrays more than {_MOST_LEVELS} deep"
 _MOST_NAMED = 3
+_WHOLE = re.compile(r"(-?[0-9]{1,37})\.0+")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class _ConstantError(ValueError):
 def _sample_of(line: Line, value: bytes) -> Sample | LeftOut:
     rule = None
     try:
-        found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
+        found = json.loads(value.decode(), parse_float=_parsed, parse_constant=_refuse)
     except UnicodeDecodeError as error:
         why, rule = f"is not UTF-8: {error.reason} at position {error.start}", "not_utf8"
     except (json.JSONDecodeError, _ConstantError) as error:
@@ -98,6 +100,12 @@ def _named(left_out: Sequence[LeftOut]) -> str:
     more = len(left_out) - _MOST_NAMED
     first = "; ".join(map(str, left_out[:_MOST_NAMED]))
     return f"{first}; and {more:,} more" if more > 0 else first
+
+
+def _parsed(text: str) -> int | Decimal:
+    """Parse a number with a fraction or an exponent. 270.0 is an integer, as in a contract."""
+    whole = _WHOLE.fullmatch(text)
+    return Decimal(text) if whole is None else int(whole[1])
 
 
 def _refuse(word: str) -> None:

@@ -7,8 +7,8 @@ A source with `sequence_by` has two kinds of deletions:
   envelope, the id is read from `before`; otherwise its path is the same as in other records.
 
 docs/ids.md shows the forms of keys. Text is UTF-8. An id in JSON or Avro is a non-empty string or a whole
-number; a `long` or `int` is a signed integer of 8 or 4 bytes, big-endian. A JSON key may begin with the
-five-byte prefix for a registered schema, because JSON text never begins with a zero byte.
+number, such as 17 or 17.0; a `long` or `int` is a signed integer of 8 or 4 bytes, big-endian. A JSON key may
+begin with the five-byte prefix for a registered schema, because JSON text never begins with a zero byte.
 
 A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
 count. Without a sequence, Kafka's timestamps decide which records the deletion deletes
@@ -196,7 +196,7 @@ def _json_id(text: Column, path: tuple[str, ...]) -> Column:
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)
-    is_id = kind.isin("STRING", "BIGINT") | kind.rlike(fields.BEYOND_LONG)
+    is_id = (kind == "STRING") | fields.is_whole(kind)
     return F.when(is_id, F.try_variant_get(value, "$", "string"))
 
 

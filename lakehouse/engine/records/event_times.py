@@ -97,7 +97,7 @@ def reason_of(source: Source) -> Column:
     """Return the reason why a record has no accepted event time, or null."""
     contract, kind = source.contract, F.col(KIND)
     name, forms, bounds = contract.event_time, _forms(contract), _bounds(source)
-    of_form = kind.isin("BIGINT", "STRING") | kind.rlike(fields.BEYOND_LONG)
+    of_form = fields.is_whole(kind) | (kind == "STRING")
     if contract.event_time_unit == "s":
         of_form = of_form | fields.is_number(kind)
     value = as_written(contract.event_time_path)
@@ -135,7 +135,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
         first, last = (F.lit(Decimal(us).scaleb(-6)) for us in span_us(source))
         return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
     number = F.try_variant_get(stamp, "$", "bigint")
-    return (kind == "BIGINT") & number.between(*_span(source, unit)), of_number(number, unit)
+    return fields.is_whole(kind) & number.between(*_span(source, unit)), of_number(number, unit)
 
 
 def _from_text(text: Column, contract: Contract) -> Column:

@@ -47,9 +47,6 @@ REASONS = ArrayType(
         ]
     )
 )
-BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
-"""The variant type of a whole number too large for a long, with or without a fraction of zeros."""
-
 _JSON_NAMES = {
     FieldType.STRING: "a string",
     FieldType.LONG: "a whole number",
@@ -57,10 +54,11 @@ _JSON_NAMES = {
     FieldType.DECIMAL: "a number",
     FieldType.BOOLEAN: "a boolean",
 }
-_NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
+_NOT_WHOLE = "a number with a non-zero fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
 _WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even from strings
+_WHOLE_DECIMAL = r"^DECIMAL\(\d+,0\)$"  # a variant's type for 270.0, which becomes 270, and beyond a long
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
@@ -200,7 +198,7 @@ def looked_up(variant: Column, text: Column, field: Field) -> Column:
     if field.type is FieldType.DECIMAL:
         return _looked_up_decimal(variant, kind, text, field)
     if field.type is FieldType.LONG:
-        return F.when(kind == "BIGINT", F.try_variant_get(variant, "$", "bigint"))
+        return F.when(is_whole(kind), F.try_variant_get(variant, "$", "bigint"))
     return F.try_variant_get(variant, "$", SPARK_TYPES[field.type].simpleString())
 
 
@@ -279,10 +277,12 @@ def is_number(kind: Column) -> Column:
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
-def _is_whole(variant: Column, kind: Column) -> Column:
-    """Return whether a number is written as an integer; beyond 64 bits, a fraction of zeros is allowed."""
-    beyond = kind.rlike(BEYOND_LONG) & F.try_variant_get(variant, "$", "bigint").isNull()
-    return (kind == "BIGINT") | beyond
+def is_whole(kind: Column) -> Column:
+    """Return whether a type that schema_of_variant returned is of an integer, such as 270 or 270.0.
+
+    A number with an exponent or more than 38 digits, zeros included, is a double in a variant.
+    """
+    return (kind == "BIGINT") | kind.rlike(_WHOLE_DECIMAL)
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
@@ -299,8 +299,7 @@ def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
     else:
         typed, unusable = is_number(kind), _unusable_number(value, field)
     if field.type is FieldType.LONG or field.accepts_numbers:
-        is_whole = _is_whole(variant_at(field.path), kind)
-        typed = typed & is_whole if field.type is FieldType.LONG else typed | is_whole
+        typed = is_whole(kind) if field.type is FieldType.LONG else typed | is_whole(kind)
         expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
         came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
     must = F.lit(f"{field.name} must be {expected}, not ")

@@ -58,6 +58,26 @@ def test_a_field_has_the_narrowest_type_that_takes_all_its_values(
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("270.0", ("LONG", False)),
+        ("-0.00", ("LONG", False)),
+        ("9223372036854775808.0", ("DECIMAL", False)),
+        ("270.5", ("DECIMAL", False)),
+        ("1e3", ("DECIMAL", False)),
+        ('"x"', ("STRING", True)),
+    ],
+)
+def test_a_fraction_of_zeros_makes_no_other_number(text: str, found: tuple[str, bool]) -> None:
+    samples = [Line(Record(b'{"a":%b}' % one.encode()), "s", 1) for one in ("17.0", text)]
+
+    (field,) = fields_of(samples_of(samples).kept)
+
+    assert (field.type.name, field.accepts_numbers) == found
+    assert str(field.values[0]) == "17"
+
+
+@pytest.mark.parametrize(
     ("value", "time"),
     [
         (1_774_746_300, Time("s", None)),

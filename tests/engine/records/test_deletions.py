@@ -108,6 +108,7 @@ KEYS: dict[str, list[tuple[bytes | None, Judged]]] = {
     "json": [
         (b'"quoted"', deletes("quoted")),
         (b" 17 ", deletes("17")),
+        (b"17.0", deletes("17")),
         (b"12345678901234567890123", deletes("12345678901234567890123")),
         (b'\x00\x00\x00\x00\x07"framed"', deletes("framed")),
         (b"17 x", refused("bad_key", f"a deletion's key is not JSON with {NO_TEXT}: 17 x")),
@@ -119,6 +120,7 @@ KEYS: dict[str, list[tuple[bytes | None, Judged]]] = {
     ],
     "json:id": [
         (b'{"id":1004}', deletes("1004")),
+        (b'{"id":1004.00}', deletes("1004")),
         (b'{"id":"a-1","shop":2}', deletes("a-1")),
         (b'{"a":1}', refused("bad_key", f'a deletion\'s key is not JSON with {NO_TEXT} at id: {{"a":1}}')),
         (b'"a-1"', refused("bad_key", f'a deletion\'s key is not JSON with {NO_TEXT} at id: "a-1"')),
@@ -244,6 +246,8 @@ def test_a_deletion_in_debeziums_envelope_has_the_id_in_before_and_the_sequence_
         ((None, envelope("d", ROW, None), []), deletes("1004", 9)),
         ((b'{"id":1004}', None, []), deletes("1004")),
         ((None, envelope("d", {"id": 7, "amount": None}, None, lsn=None), []), deletes("7")),
+        ((None, envelope("c", None, {"id": 1004.0, "amount": 5.0}, lsn=9.0), []), ACCEPTED),
+        ((None, envelope("d", {"id": 1004.0}, None, lsn=9.0), []), deletes("1004", 9)),
         ((None, envelope("d", None, None), []), refused("missing_id", NO_BEFORE, sequence=9)),
         (
             (None, envelope("d", {"id": 1.5}, None), []),
@@ -282,6 +286,8 @@ def test_a_flattened_deletion_has_the_id_where_every_record_has_it(spark: SparkS
         (flattened(True), deletes("1004", 9)),
         (flattened("true", amount=None), deletes("1004", 9)),
         (flattened("true", id=1004, at="never"), deletes("1004", 9)),
+        (flattened(None, id=1004.0, __source_lsn=9.0), ACCEPTED),
+        (flattened("true", id=1004.0, __source_lsn=9.0), deletes("1004", 9)),
         (
             flattened("true", id=""),
             refused("missing_id", 'the deletion has no id that is a string or whole number: ""', sequence=9),

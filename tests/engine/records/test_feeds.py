@@ -50,10 +50,20 @@ VALUES: Mapping[tuple[str, str], Any] = {
     ("n", "-9223372036854775809"): "beyond_long",
     ("n", "9" * 38): "beyond_long",
     ("n", "9" * 39): "wrong_type",
-    ("n", "1.0"): "wrong_type",
+    ("n", "270.0"): 270,
+    ("n", "-17.000"): -17,
+    ("n", "-0.0"): 0,
+    ("n", "1." + "0" * 37): 1,
+    ("n", "1." + "0" * 38): "wrong_type",
+    ("n", "1000000000000000000.0"): 10**18,
+    ("n", "9223372036854775807.0"): 2**63 - 1,
+    ("n", "9223372036854775808.0"): "beyond_long",
+    ("n", "9" * 37 + ".0"): "beyond_long",
+    ("n", "9" * 38 + ".0"): "wrong_type",
     ("n", "1.5"): "wrong_type",
+    ("n", "270.01"): "wrong_type",
     ("n", "1e3"): "wrong_type",
-    ("n", "1000000000000000000.0"): "wrong_type",
+    ("n", "1.0e3"): "wrong_type",
     ("n", "1e400"): "wrong_type",
     ("n", '"1"'): "wrong_type",
     ("n", "true"): "wrong_type",
@@ -101,10 +111,16 @@ VALUES: Mapping[tuple[str, str], Any] = {
     ("id", '"1.50"'): "1.50",
     ("id", '"1e3"'): "1e3",
     ("id", '"?"'): "?",
+    ("id", '"270.0"'): "270.0",
+    ("id", "270.0"): "270",
+    ("id", "-17.000"): "-17",
+    ("id", "-0.0"): "0",
+    ("id", "1000000000000000000.0"): "1" + "0" * 18,
+    ("id", "18446744073709551615.0"): "18446744073709551615",
+    ("id", "9" * 37 + ".0"): "9" * 37,
     ("id", "1.50"): "wrong_type",
-    ("id", "1.0"): "wrong_type",
     ("id", "1e3"): "wrong_type",
-    ("id", "1000000000000000000.0"): "wrong_type",
+    ("id", "1" + "0" * 37 + ".0"): "wrong_type",
     ("id", "9" * 39): "wrong_type",
     ("id", "1e400"): "wrong_type",
     ("id", "true"): "wrong_type",
@@ -235,7 +251,7 @@ def test_silver_has_a_column_of_each_type() -> None:
     }
 
 
-NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
+NOT_WHOLE = "a number with a non-zero fraction, an exponent or more than 38 digits"
 DEEP = Contract(
     (
         Field("meta.domain", "domain", FieldType.STRING),
@@ -268,11 +284,11 @@ PATHS: Mapping[str, list[tuple[str, str, str]]] = {
     '{"meta":{"domain":"x"},"length":5}': [
         ("wrong_type", "length_new", "length must be an object, not a number: 5"),
     ],
-    '{"meta":{"domain":"x"},"length":{"new":1.0}}': [
+    '{"meta":{"domain":"x"},"length":{"new":1.50}}': [
         (
             "wrong_type",
             "length_new",
-            f"length.new must be a whole number, not {NOT_WHOLE}: 1.0",
+            f"length.new must be a whole number, not {NOT_WHOLE}: 1.50",
         ),
     ],
     '{"meta":{"domain":"x"},"length":{"new":-9223372036854775809}}': [
@@ -377,9 +393,13 @@ TIMES: Mapping[tuple[TimeUnit, str], int | str] = {
     ("ms", "946684799999"): "bad_timestamp",
     ("ms", "1585699445"): "bad_timestamp",
     ("ms", "1585699445.123"): "wrong_type",
+    ("ms", "1585699445123.0"): SECOND + 123_000,
+    ("ms", "1.585699445123e12"): "wrong_type",
     ("us", "1585699445123456"): SECOND + 123_456,
     ("us", "1585699445123"): "bad_timestamp",
     ("us", "1585699445123456.5"): "wrong_type",
+    ("us", "1585699445123456.00"): SECOND + 123_456,
+    ("us", '"1585699445123456.0"'): "bad_timestamp",
     ("us", "9223372036854775807"): "bad_timestamp",
     ("us", '"1585699445123456"'): SECOND + 123_456,
     ("ns", "1585699445123456789"): SECOND + 123_456,
@@ -387,10 +407,12 @@ TIMES: Mapping[tuple[TimeUnit, str], int | str] = {
     ("ns", '"9223372036854775808"'): "bad_timestamp",
     ("ns", '"-1585699445123456789"'): "bad_timestamp",
     ("ns", '" 1585699445123456789"'): "bad_timestamp",
+    ("ns", "1585699445123456789.0"): SECOND + 123_456,
     ("ns", "946684800000000000"): 946_684_800_000_000,
     ("ns", "946684799999999999"): "bad_timestamp",
     ("ns", "1585699445123456"): "bad_timestamp",
     ("ns", "9223372036854775808"): "bad_timestamp",
+    ("ns", "9223372036854775808.0"): "bad_timestamp",
     ("ns", "null"): micros(LANDED),
 }
 
@@ -414,6 +436,8 @@ RECORDS = (
     f'{{"at":{NOON}}}',
     f'{{"at": {NOON} }}',
     f'{{"at" :{NOON}}}',
+    f'{{"at":{NOON_MS}.0}}',
+    f'{{"at":{NOON_MS},"at":{NOON_MS}.0}}',
     f'{{"at":{NOON_MS},"at":{NOON}}}',
     f'{{"at":{NOON},"at":{NOON_MS}}}',
     f'{{"at":{NOON},"at":null}}',
@@ -511,6 +535,7 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
         {
             "12": f"{MILLIS}, not 12",
             "1585699445": f"{MILLIS}, not 1585699445, which looks like epoch seconds",
+            "1585699445.0": f"{MILLIS}, not 1585699445.0, which looks like epoch seconds",
             "1585699445123456": f"{MILLIS}, not 1585699445123456, which looks like epoch microseconds",
             '"1585699445"': f'{MILLIS}, not "1585699445"',
         },

@@ -232,7 +232,7 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
     },
     **{
         f"timestamp is {text}": (record(timestamp=text), [("wrong_type", "event_time")])
-        for text in (BOOLEAN, "1.5", "1767225600000.0", "1.7e12", "1e400", OBJECT, ARRAY, "1" * 39)
+        for text in (BOOLEAN, "1.5", "1767225600000.5", "1.7e12", "1e400", OBJECT, ARRAY, "1" * 39)
     },
     **{
         f"value is {text[:12]}": (record(value=text), [("not_finite", "value")])
@@ -289,6 +289,7 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
             "9223372036854775807",
             "-9223372036854775808",
             "9223372036854775808",
+            "9223372036854775808.0",
             "12345678901234567890",
             "1" * 38,
         )
@@ -396,7 +397,10 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
         for text, event_time in (
             ("null", micros(KAFKA_TIME)),
             ("1767225600000", MIDNIGHT),
+            ("1767225600000.0", MIDNIGHT),
             ("1767225600001", MIDNIGHT + 1000),
+            ("-1.000", -1000),
+            ("-0.0", 0),
             ("0", 0),
             ("-1", -1000),
             ("-2208988800000", -2_208_988_800_000_000),
@@ -758,6 +762,7 @@ timestamps = st.one_of(
     recent,
     recent,
     st.sampled_from(["0", "-62135596800001", "253402300800000", "9" * 19, "1" * 38, "1" * 39, "1.5", "1e12"]),
+    recent.map("{}.0".format),
     iso_times,
 )
 
