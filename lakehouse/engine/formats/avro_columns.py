@@ -25,7 +25,9 @@ _AS_JSON = {
     "timestampNTZFormat": _LOCAL,
 }
 _WHOLE = ("int", "long")
-_NUMBERS = (*_WHOLE, "float", "double")
+_FLOATS = ("float", "double")
+_NUMBERS = (*_WHOLE, *_FLOATS)
+_END_OF_WHOLE = 1e16  # from here on, Protobuf's JSON has an exponent, too
 _UNITS: dict[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _YEAR_1_S, _YEAR_10000_S, _DAY_S = -62_135_596_800, 253_402_300_800, 86_400
 _MOST = 2**63 - 1
@@ -53,6 +55,10 @@ class _Found:
         return self.type.kind in _NUMBERS
 
     @property
+    def may_have_fraction(self) -> bool:
+        return self.type.kind in _FLOATS or self.type.logical == "decimal"
+
+    @property
     def is_bytes(self) -> bool:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
@@ -65,6 +71,14 @@ class _Found:
             return self.value
         of_unit = F.unix_millis if (self.type.logical or "").endswith("millis") else F.unix_micros
         return of_unit(self.value.cast("timestamp"))
+
+    def whole(self) -> Column:
+        """Return a float, double or decimal as a long, or null if it has a fraction or is too great.
+
+        Spark's JSON has an exponent in doubles from 10,000,000 on, so a thorough check would refuse them.
+        """
+        is_whole = (self.value % 1 == 0) & (F.abs(self.value) < _END_OF_WHOLE)
+        return F.when(is_whole, self.value.try_cast("long"))
 
     def at(self, name: str) -> _Found | None:
         """Return a field of a record, or None if the record's schema has no such field."""
@@ -124,10 +138,13 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, an enum's symbol or an ISO 8601 time as text, or None for any other type."""
+    """Return a string, an enum's symbol, an ISO 8601 time or an accepted whole number as text, or None."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
+    if field.accepts_numbers and found.may_have_fraction:
+        digits = found.whole().cast("string")
+        return Taken(digits, digits.isNotNull())
     if found.type.kind not in ("string", "enum"):
         return None
     is_text = F.is_valid_utf8(found.value)
@@ -148,6 +165,9 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
     ):
         exact = fields.of_scale(found.value, field.scale)
         return Taken(exact, exact.isNotNull())
+    if field.type is FieldType.LONG and found.may_have_fraction:
+        whole = found.whole()
+        return Taken(whole, whole.isNotNull())
     kinds = {FieldType.LONG: _WHOLE, FieldType.DECIMAL: _WHOLE, FieldType.BOOLEAN: ("boolean",)}
     if type_.kind not in kinds.get(field.type, ()):
         return None
@@ -173,11 +193,14 @@ def _as_json(field: Field, found: _Found) -> Taken:
 
 def _time(source: Source, found: _Found) -> Taken:
     """Return the event time if it is accepted, or null for values that need examination."""
-    logical = found.type.logical or ""
-    if found.type.kind not in _WHOLE or (logical and not logical.startswith("timestamp-")):
+    logical, unit = found.type.logical or "", source.contract.event_time_unit
+    if found.may_have_fraction and unit != "s":
+        number = found.whole()
+    elif found.type.kind not in _WHOLE or (logical and not logical.startswith("timestamp-")):
         return Taken(F.lit(None).cast("timestamp"), F.lit(False))
-    unit = _unit(logical) if logical else source.contract.event_time_unit
-    number = found.number().cast("long")
+    else:
+        unit = _unit(logical) if logical else unit
+        number = found.number().cast("long")
     is_time = event_times.is_proven(number, source, unit)  # also checks the accepted range
     return Taken(F.when(is_time, event_times.of_number(number, unit)), is_time)
 

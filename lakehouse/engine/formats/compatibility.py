@@ -2,7 +2,8 @@
 
 A field breaks the contract if every record would be refused because of it. This happens if the schema lacks a
 required field, or if the field's type never matches the contract's type. A required field that the schema
-makes optional causes a warning, because only records without the field are refused.
+makes optional causes a warning, because only records without the field are refused. So does a double for a
+whole number, because only values with a fraction are refused.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _JSON_TYPES: dict[FieldType, frozenset[str]] = {
 _AVRO_EVENT_TIMES = frozenset({"int", "long", "string", "timestamp-nanos"}) | _AVRO_TIMES
 _JSON_TIMES = frozenset({"integer", "string"})
 _NUMBERS_TOO = frozenset({"int", "long", "integer"})
+_MAYBE_WHOLE = frozenset({"float", "double", "decimal", "number"})
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def _judged(
                 yield Finding(f"{field.name} is required, but the schema lacks it")
             continue
         fits = fitting.get(field.type, found.types) | (_NUMBERS_TOO if field.accepts_numbers else frozenset())
-        yield from _of_types(field.name, found, fits, field.type.value)
+        is_whole = field.type is FieldType.LONG or field.accepts_numbers
+        maybe = _MAYBE_WHOLE if is_whole else frozenset[str]()
+        yield from _of_types(field.name, found, fits, maybe, field.type.value)
         if field.required and found.may_lack:
             yield Finding(
                 f"{field.name} is required, but in the schema it may be absent or null", breaks=False
@@ -117,12 +121,15 @@ def _judged(
     if found is not None:
         local = _LOCAL_TIMES if contract.event_time_zone else frozenset()
         number = frozenset({"float", "double", "number"}) if contract.event_time_unit == "s" else frozenset()
-        yield from _of_types(contract.event_time, found, times | local | number, "time")
+        yield from _of_types(contract.event_time, found, times | local | number, _MAYBE_WHOLE, "time")
 
 
-def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterator[Finding]:
+def _of_types(
+    name: str, found: _Found, fits: frozenset[str], maybe: frozenset[str], of: str
+) -> Iterator[Finding]:
+    """Yield the types that do not fit. Of the types in `maybe`, some values fit."""
     if wrong := sorted(found.types - fits):
-        is_never = not found.types & fits
+        is_never = not found.types & (fits | maybe)
         yield Finding(f"{name} must be a {of}, but can be {' or '.join(wrong)} in the schema", is_never)
 
 

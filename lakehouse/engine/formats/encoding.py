@@ -91,9 +91,7 @@ def _number(time: Any, unit: TimeUnit) -> int:
     if isinstance(time, str):
         since = datetime.fromisoformat(time) - _EPOCH
         return since // _PARTS[unit] if unit in _PARTS else since // _PARTS["us"] * 1000
-    if type(time) is not int:
-        raise TypeError("the time is not an integer")
-    return time
+    return _integer(time)
 
 
 def _for_any(leaf: Leaf, value: Any) -> Any:
@@ -104,9 +102,19 @@ def _for_any(leaf: Leaf, value: Any) -> Any:
         return float(value)
     if kind is FieldType.DECIMAL and type(value) is int:
         return Decimal(value)
+    if kind is FieldType.LONG and value is not None:
+        return _integer(value)  # fastavro would drop a fraction
     if isinstance(value, bool) and kind is not FieldType.BOOLEAN:
         raise TypeError("a boolean is not a number")
     return value
+
+
+def _integer(value: Any) -> int:
+    """Return 270 or 270.0 as an integer. Raises TypeError for any other value, such as 270.5 or 1e3."""
+    is_whole = isinstance(value, Decimal) and value % 1 == 0 and "E" not in str(value)
+    if type(value) is not int and not is_whole:
+        raise TypeError("the value is not an integer")
+    return int(value)
 
 
 def _protobuf(source: Source, schema: Registered) -> Callable[[bytes], bytes]:

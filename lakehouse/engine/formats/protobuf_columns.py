@@ -32,6 +32,7 @@ Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
 """Returns a field's values from messages (None: absent or unfit) and, keyed by position, the errors."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
+_END_OF_WHOLE = 1e16  # from here on, a double's JSON has an exponent
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
 _OPEN = frozenset({"map", "struct", "value", "any"})
 
@@ -184,6 +185,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
         ("string", "text"): _same,
         ("string", "time"): time_text,
         ("long", "whole"): long,
+        ("long", "number"): _whole,
         ("long", "time"): lambda stamp: _long(micros_of(stamp)),
         ("double", "whole"): float,
         ("double", "number"): _same,
@@ -229,6 +231,12 @@ def _day(micros: int) -> str:
 def _long(number: int) -> int:
     if -_MOST_LONG - 1 <= number <= _MOST_LONG:
         return number
+    raise UnfitError
+
+
+def _whole(number: float) -> int:
+    if number.is_integer() and abs(number) < _END_OF_WHOLE:
+        return int(number)
     raise UnfitError
 
 

@@ -95,6 +95,13 @@ EACH = [
     ("long", long(2**62), (None, 2**62, 2.0**62, Decimal(2**62), None, "4611686018427387904")),
     ("float", encoded("float", 0.5), (None, None, 0.5, Decimal("0.5"), None, "0.5")),
     ("double", encoded("double", 0.1), (None, None, 0.1, Decimal("0.1"), None, "0.1")),
+    ("float", encoded("float", 270.0), (None, 270, 270.0, Decimal(270), None, "270")),
+    (
+        "double",
+        encoded("double", -12345678.0),
+        (None, -12345678, -12345678.0, Decimal(-12345678), None, "-1.2345678E7"),
+    ),
+    ("double", encoded("double", 1e16), (None, None, 1e16, Decimal(10**16), None, "1.0E16")),
     ("bytes", encoded("bytes", b"\x00\xffa"), (None, None, None, None, None, "AP9h")),
     (FIXED, b"ab", (None, None, None, None, None, "YWI=")),
     ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, long(1), ("B", None, None, None, None, "B")),
@@ -148,6 +155,16 @@ EACH = [
         encoded("bytes", b"\x01"),
         (None, None, 0.001, Decimal("0.001"), None, "0.001"),
     ),
+    (
+        logical("bytes", "decimal", precision=30, scale=9),
+        encoded("bytes", (270 * 10**9).to_bytes(5, "big")),
+        (None, 270, 270.0, Decimal(270), None, "270"),
+    ),
+    (
+        logical("bytes", "decimal", precision=38, scale=18),
+        encoded("bytes", b"\x00"),
+        (None, 0, 0.0, Decimal(0), None, "0.0"),
+    ),
     ("null", b"", (None, None, None, None, None, None)),
 ]
 
@@ -163,6 +180,19 @@ def test_each_type_is_taken_by_each_type_of_a_contract_that_holds_it(spark: Spar
         refused = [one[:2] for one in reasons]
         taken = tuple(None if ("wrong_type", name) in refused else row[name] for name in TYPES)
         assert (type_, taken, refused) == (type_, values, [] if type_ == "null" else wrong)
+
+
+def test_a_text_that_may_be_a_number_has_the_digits_of_a_whole_double(spark: SparkSession) -> None:
+    keyed = Contract((Field("id", "id", FieldType.STRING, accepts_numbers=True),), "at")
+    source = Source("t", "t", keyed, format="avro")
+    numbers = {270.0: "270", 12345678.0: "12345678", -0.0: "0", 270.5: None, 1e16: None}
+    values = [encoded("double", number) + long(AT) for number in numbers]
+    schema = record(("id", "double"), ("at", "long"))
+
+    found = judged(spark, source, [(schema, value) for value in values])
+
+    taken = [row["id"] if not reasons else reasons[0][:2] for row, reasons in found]
+    assert taken == [text or ("wrong_type", "id") for text in numbers.values()]
 
 
 def grown(levels: int, leaf: Any, *, width: int = 2) -> dict[str, Any]:
@@ -329,7 +359,9 @@ TIMES: list[tuple[Any, bytes, int | str]] = [
     (logical("long", "time-micros"), long(10**12), "bad_timestamp"),
     (logical("int", "date"), long(20454), "bad_timestamp"),
     ("bytes", encoded("bytes", b"2026"), "wrong_type"),
-    ("double", bytes(8), "wrong_type"),
+    ("double", encoded("double", float(AT)), AT * 1000),
+    ("double", encoded("double", 0.5), "wrong_type"),
+    ("double", bytes(8), "bad_timestamp"),
 ]
 
 
@@ -415,3 +447,13 @@ def test_an_error_that_is_not_about_the_schema_is_raised(
 def test_a_sample_that_is_nested_too_deep_is_sent_as_it_is() -> None:
     deep = b"[" * 100_000
     assert encoder(BARE, 7, schema_of_contract(BARE, "avro"))(deep) == b"\x00\x00\x00\x00\x07" + deep
+
+
+def test_a_sample_with_fractions_of_zeros_is_encoded_as_its_whole_numbers() -> None:
+    source = Source("t", "t", Contract((Field("n", "n", FieldType.LONG),), "at"), format="avro")
+    encode = encoder(source, 7, schema_of_contract(source, "avro"))
+
+    assert encode(b'{"n":270.0,"at":%d.00}' % AT) == encode(b'{"n":270,"at":%d}' % AT)
+    for other in (b"270.5", b"2.7e2", b"2.7e3"):
+        value = b'{"n":%b,"at":%d}' % (other, AT)
+        assert encode(value) == b"\x00\x00\x00\x00\x07" + value

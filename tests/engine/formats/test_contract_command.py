@@ -11,8 +11,11 @@ import fastavro
 import pytest
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.engine.formats.compatibility import KINDS, findings
 from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
 from lakehouse.engine.formats.protobuf import compiled
+from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.storage.kafka.schema_registry import Registered
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.support.commands import Ended, run_command
 
@@ -140,6 +143,31 @@ def test_a_schema_in_a_file_is_compared_field_by_field(
     file.write_text(schema)
     done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
     assert (done.stdout.strip().split("\n")[:-1], done.returncode) == (said, code)
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema"),
+    [
+        (
+            "avro",
+            '{"type":"record","name":"M","fields":[{"name":"n","type":"%s"},{"name":"at","type":"%s"}]}',
+        ),
+        ("json-schema", '{"properties":{"n":{"type":"%s"},"at":{"type":"%s"}},"required":["n"]}'),
+    ],
+)
+def test_a_double_for_a_whole_number_is_a_warning(format_: RecordFormat, schema: str) -> None:
+    number = "double" if format_ == "avro" else "number"
+    whole = (
+        Field("n", "n", FieldType.LONG),
+        Field("n", "n", FieldType.STRING, accepts_numbers=True),
+    )
+    for one in (*whole, Field("n", "n", FieldType.STRING)):
+        made = Source("t", "t", Contract((one,), event_time="at"), format=format_)
+        found = findings(made, Registered(KINDS[format_], schema % (number, number)))
+        assert [(finding.text, finding.breaks) for finding in found] == [
+            (f"n must be a {one.type.value}, but can be {number} in the schema", one not in whole),
+            (f"at must be a time, but can be {number} in the schema", False),
+        ]
 
 
 DOUBLED = '{"type":"record","name":"A0","fields":[{"name":"x","type":"int"}]}'

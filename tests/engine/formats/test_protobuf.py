@@ -298,6 +298,24 @@ def test_what_a_field_cannot_hold_is_refused_by_its_own_rule(spark: SparkSession
     assert [reasons for _, reasons in found] == [[tuple(reason)] for _, *reason in cases]
 
 
+def test_a_whole_double_is_a_whole_number(spark: SparkSession) -> None:
+    contract = Contract(
+        (
+            field("count", FieldType.LONG),
+            Field("key", "key", FieldType.STRING, required=False, accepts_numbers=True),
+        ),
+        event_time="at",
+    )
+    schema = 'syntax = "proto3"; message M { double count = 1; double key = 2; double at = 3; }'
+    numbers = {270.0: 270, -12345678.0: -12345678, 9e15: 9 * 10**15, 270.5: None, 1e16: None}
+    of_at = {"at": AT_S * 1e3}
+    values = [of(schema)(count=one, key=one, **of_at) for one in numbers]
+    found = judged(spark, {1: schema}, map(framed, values), contract)
+    taken = [row if not reasons else [reason[:2] for reason in reasons] for row, reasons in found]
+    wrong = [("wrong_type", "count"), ("wrong_type", "key")]
+    assert taken == [wrong if one is None else {"count": one, "key": str(one)} for one in numbers.values()]
+
+
 def test_bytes_that_are_no_text_refuse_their_own_field_alone(spark: SparkSession) -> None:
     good = record().SerializePartialToString()
     values = (
