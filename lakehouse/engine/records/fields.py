@@ -188,6 +188,8 @@ def proven(typed: Column, field: Field) -> Column:
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
     """Return a field's value from its variant, or null if the value's type differs from the field's.
 
+    A string field's value may also be the digits of a whole number.
+
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
     double, so the number is read from the text. The result is null if the text search fails, because the
     field's name is escaped or also occurs in a nested object (for a nested field: anywhere else).
@@ -199,6 +201,9 @@ def looked_up(variant: Column, text: Column, field: Field) -> Column:
         return _looked_up_decimal(variant, kind, text, field)
     if field.type is FieldType.LONG:
         return F.when(is_whole(kind), F.try_variant_get(variant, "$", "bigint"))
+    if field.type is FieldType.STRING:  # a deletion's id may be a whole number
+        is_text = (kind == "STRING") | is_whole(kind)
+        return F.when(is_text, F.try_variant_get(variant, "$", "string"))
     return F.try_variant_get(variant, "$", SPARK_TYPES[field.type].simpleString())
 
 

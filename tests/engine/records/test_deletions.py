@@ -292,6 +292,17 @@ def test_a_flattened_deletion_has_the_id_where_every_record_has_it(spark: SparkS
             flattened("true", id=""),
             refused("missing_id", 'the deletion has no id that is a string or whole number: ""', sequence=9),
         ),
+        *(
+            (
+                flattened("true", id=id_),
+                refused(
+                    "missing_id",
+                    f"the deletion has no id that is a string or whole number: {shown}",
+                    sequence=9,
+                ),
+            )
+            for id_, shown in ((1.5, "1.5"), (True, "true"), ([], "[]"))
+        ),
         (flattened({"true": "true"}), ACCEPTED),
     ]
 
