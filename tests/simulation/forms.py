@@ -1,6 +1,7 @@
 """Forms of streams, and their record formats: JSON, a registered schema, or Debezium's envelope.
 
-In every form, a record is first described by its story: {"id", "version", "amount", "at_ms"}. Every sending
+In every form, a record is first described by its story: {"id", "version", "amount", "at_ms"}. Half of the
+records have a fraction of zeros in their numbers, and a repeated one is written the other way. Every sending
 has a kind; the kinds in `BROKEN` belong to one form, whose format or envelope refuses them.
 """
 
@@ -108,12 +109,18 @@ def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Se
     key = encoder.key(said["id"])
     if kind in {"deleted", "bad_key"}:
         return [Written(Raw(None, key[:-1] if kind == "bad_key" else key), None)]
-    record = _MAKERS.get(form, _transaction)(form, said, side)
+    record = _MAKERS.get(form, _transaction)(form, _spelled(kind, said), side)
     if form in BROKEN:
         return [_encoded(kind, said, record, key, encoder.value)]
     if kind == "malformed":
         record[_BREAKABLE.get(form, "amount")] = _NONSENSE.get(form, "nonsense")
     return [Written(Raw(json.dumps(record).encode(), key), said)]
+
+
+def _spelled(kind: str, said: Said) -> Said:
+    """Return what the story says, with the amount and version as 10 or as 10.0."""
+    is_plain = (said["version"] % 2 == 1) != (kind == "duplicate")
+    return said if is_plain else said | {name: float(said[name]) for name in ("amount", "version")}
 
 
 def _transaction(form: str, said: Said, _side: int) -> Said:
@@ -137,7 +144,7 @@ def _event(_form: str, said: Said, side: int) -> Said:
     """Return an event; its id identifies a pair and, on the first side (analytics), also the event."""
     pair = {"user1": said["id"], "user2": "z", "timestamp": said["at_ms"]}
     ids = {} if side else {"eventId": said["id"]}
-    return {**ids, **pair, ("metrics" if side else "analytics"): said["amount"]}
+    return {**ids, **pair, ("metrics" if side else "analytics"): int(said["amount"])}
 
 
 _MAKERS: Mapping[str, Callable[[str, Said, int], Said]] = {
@@ -175,12 +182,13 @@ def _enveloped(kind: str, said: Said) -> Sequence[Written]:
     """Return a sending in Debezium's envelope; as in Debezium, a tombstone follows a deletion."""
     key = json.dumps({"id": said["id"]}).encode()
     tombstone = Written(Raw(None, key), None)
-    row: Any = {"id": said["id"], "userId": _user_of(said), "amount": said["amount"]}
+    spelled = _spelled(kind, said)
+    row: Any = {"id": said["id"], "userId": _user_of(said), "amount": spelled["amount"]}
     event: Said = {
         "op": "c" if said["version"] == 1 else "u",
         "before": None,
         "after": row,
-        "source": {"ts_ms": said["at_ms"], "lsn": said["version"]},
+        "source": {"ts_ms": said["at_ms"], "lsn": spelled["version"]},
     }
     changes: Mapping[str, Said] = {
         "deleted": {"op": "d", "before": row, "after": None},
