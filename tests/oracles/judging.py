@@ -24,8 +24,8 @@ _NO_TIMESTAMP = -1  # in Kafka's protocol
 EARLIEST_US = (datetime(2000, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LAST_US = (datetime(9998, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _ISO = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})"
-    r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[T ]([0-9]{2}):([0-9]{2})"
+    r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
 )
 
 Reasons = frozenset[tuple[str, str | None]]

@@ -35,8 +35,8 @@ _NAMES: dict[TimeUnit, str] = {
     "ns": "nanoseconds",
 }
 _LIKELY_S = (946_684_800, 4_102_444_800)  # the years 2000 and 2100
-_LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
-_OFFSET = r"(Z|[+-]\d\d:\d\d)"
+_LOCAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
+_OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)"  # Spark's cast reads all of them
 _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, but Spark's cast does not
 
 
@@ -139,7 +139,11 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Parse an ISO 8601 time (or digits, for us and ns); return null for any other text."""
+    """Parse an ISO 8601 time (or digits, for us and ns); return null for any other text.
+
+    A space may replace the T, as in pandas and in logs. An offset may lack the colon, as Python's %z does, or
+    the minutes, as in PostgreSQL.
+    """
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
     if contract.event_time_unit in AS_DIGITS:
@@ -168,12 +172,20 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit in which a number would be a time between 2000 and 2100, if there is one."""
-    number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
+    """Say what may be wrong with a value that is not an accepted time.
+
+    Either a number would be a time between 2000 and 2100 in another unit, or a text has no offset.
+    """
+    stamp = fields.variant_at(contract.event_time_path)
+    number = F.try_variant_get(stamp, "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():
         if unit != contract.event_time_unit:
             first, end = (bound * per_second for bound in _LIKELY_S)
             likely = F.when(number.between(first, end), F.lit(_NAMES[unit])).otherwise(likely)
-    hint = F.concat(F.lit(", which looks like epoch "), likely)
-    return F.when(F.col(KIND) != "STRING", F.coalesce(hint, F.lit(""))).otherwise("")
+    other_unit = F.concat(F.lit(", which looks like epoch "), likely)
+    no_offset = F.lit(None).cast("string")
+    if contract.event_time_zone is None:
+        is_local = F.try_variant_get(stamp, "$", "string").rlike(_LOCAL + r"\z")
+        no_offset = F.when(is_local, F.lit(", which has no offset: set event_time_zone"))
+    return F.coalesce(F.when(F.col(KIND) == "STRING", no_offset).otherwise(other_unit), F.lit(""))

@@ -459,6 +459,8 @@ RECORDS = (
     f'{{"at":{NOON},"x":"a"}} {{}}',
     '{"at":"2026-01-01T12:00:00Z "}',
     '{"at":"2026-01-01T12:00:00"}',
+    '{"at":"2026-01-01 12:00:00"}',
+    '{"at":"2026-01-01 12:00:00+00"}',
     '{"at":"2026-01-01"}',
     '{"at":"1999-12-31T23:59:59Z"}',
     '{"at":"1999-12-31T23:59:59-00:01"}',
@@ -495,7 +497,7 @@ def test_a_nanosecond_before_the_epoch_is_in_the_microsecond_before(spark: Spark
     assert [row.event_time for row in rows] == [-1, -1]
 
 
-BERLIN: Mapping[str, int | str] = {
+IN_BERLIN: Mapping[str, int | str] = {
     "2026-01-01T01:00:00": micros(utc("2026-01-01T00:00:00")),
     "2025-07-01T02:00": micros(utc("2025-07-01T00:00:00")),
     "2025-07-01T02:00:00.123456789": micros(utc("2025-07-01T00:00:00.123456")),
@@ -507,8 +509,9 @@ BERLIN: Mapping[str, int | str] = {
     "2000-01-01T00:59:59": "bad_timestamp",
     "2000-01-01T01:00:00": micros(utc("2000-01-01T00:00:00")),
     "2025-02-29T00:00:00": "bad_timestamp",
-    "2025-07-01 02:00:00": "bad_timestamp",
+    "2025-07-01T00:00:00+0000": micros(utc("2025-07-01T00:00:00")),
     "2025-07-01": "bad_timestamp",
+    "2025-07-01T": "bad_timestamp",
     "2025-07-01T02:00:00 Europe/Berlin": "bad_timestamp",
     "9998-12-31T23:59:59": "future",
     "9999-01-01T00:30:00": "future",
@@ -516,13 +519,15 @@ BERLIN: Mapping[str, int | str] = {
 }
 
 
-def test_a_time_without_an_offset_is_of_the_contracts_zone(spark: SparkSession) -> None:
+@pytest.mark.parametrize("separator", ["T", " "])
+def test_a_time_without_an_offset_is_of_the_contracts_zone(spark: SparkSession, separator: str) -> None:
     contract = Contract((), event_time_zone="Europe/Berlin")
+    texts = [text.replace("T", separator) for text in IN_BERLIN]
 
-    rows = judged(spark, contract, [(None, b'{"timestamp":"%b"}' % text.encode()) for text in BERLIN])
+    rows = judged(spark, contract, [(None, b'{"timestamp":"%b"}' % text.encode()) for text in texts])
 
     found = [row.reasons[0].rule if row.reasons else row.event_time for row in rows]
-    assert dict(zip(BERLIN, found, strict=True)) == BERLIN
+    assert dict(zip(texts, found, strict=True)) == dict(zip(texts, IN_BERLIN.values(), strict=True))
 
 
 BOUNDS = "from 2000-01-01T00:00:00Z to the year 9998"
@@ -538,6 +543,13 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
             "1585699445.0": f"{MILLIS}, not 1585699445.0, which looks like epoch seconds",
             "1585699445123456": f"{MILLIS}, not 1585699445123456, which looks like epoch microseconds",
             '"1585699445"': f'{MILLIS}, not "1585699445"',
+            '"2010-03-24 09:51:00"': (
+                f'{MILLIS}, not "2010-03-24 09:51:00", which has no offset: set event_time_zone'
+            ),
+            '"2010-03-24T09:51"': (
+                f'{MILLIS}, not "2010-03-24T09:51", which has no offset: set event_time_zone'
+            ),
+            '"24.3.2010 09:51"': f'{MILLIS}, not "24.3.2010 09:51"',
         },
     ),
     (
@@ -556,7 +568,11 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
             "[]": (
                 "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: in Asia/Tokyo), "
                 "not an array: []"
-            )
+            ),
+            '"1999-03-24 09:51:00"': (
+                "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: in Asia/Tokyo), "
+                f'{BOUNDS}, not "1999-03-24 09:51:00"'
+            ),
         },
     ),
 )

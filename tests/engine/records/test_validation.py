@@ -250,14 +250,23 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
             '"1767225600000"',
             '"2026-01-01"',
             '"2026-01-01T00:00:00"',
-            '"2026-01-01 00:00:00Z"',
+            '"2026-01-01 00:00:00"',
+            '"2026-01-01  00:00:00Z"',
+            '"2026-01-01 00:00:00 Z"',
+            '"2026-01-01_00:00:00Z"',
             '"2026-01-01T00:00:00z"',
             '" 2026-01-01T00:00:00Z"',
             '"2026-01-01T00:00:00Z "',
             r'"2026-01-01T00:00:00Z\n"',
-            '"2026-01-01T00:00:00+0200"',
+            '"2026-01-01T00:00:00+2"',
+            '"2026-01-01T00:00:00+020"',
+            '"2026-01-01T00:00:00+02:0"',
             '"2026-01-01T00:00:00+18:01"',
+            '"2026-01-01T00:00:00+1801"',
+            '"2026-01-01T00:00:00+19"',
             '"2026-01-01T00:00:00+01:60"',
+            '"2026-01-01T00:00:00+0160"',
+            '"2026-01-01-02"',
             '"2026-01-01T00:00.5Z"',
             '"2026-01-01T00:00:00.Z"',
             '"2026-01-01T00:00:00.0123456789Z"',
@@ -411,6 +420,14 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
             ('"2025-12-31T18:30:00-05:30"', MIDNIGHT),
             ('"2026-01-01T00:00:00-00:00"', MIDNIGHT),
             ('"2026-01-01T18:00:00+18:00"', MIDNIGHT),
+            ('"2026-01-01 00:00:00Z"', MIDNIGHT),
+            ('"2026-01-01 02:00+02:00"', MIDNIGHT),
+            ('"2026-01-01 02:00:00.123456+0200"', MIDNIGHT + 123_456),
+            ('"2025-12-31 18:30:00-0530"', MIDNIGHT),
+            ('"2025-12-31 18:30-0530"', MIDNIGHT),
+            ('"2026-01-01 00:00:00+00"', MIDNIGHT),
+            ('"2025-12-31T22:00-02"', MIDNIGHT),
+            ('"2026-01-01T18:00:00+1800"', MIDNIGHT),
             ('"2026-01-01T00:00:00.5Z"', MIDNIGHT + 500_000),
             ('"2026-01-01T00:00:00.123456Z"', MIDNIGHT + 123_456),
             ('"2026-01-01T00:00:00.123456999Z"', MIDNIGHT + 123_456),
@@ -463,6 +480,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
             record(serviceId="7", metricName="null", value="absent", environment="{}"),
             record(serviceId='""', metricName="[]", value='"12.5"', timestamp="true"),
             record(value="1e400", timestamp='"noon"'),
+            record(timestamp='"2010-03-24 09:51:00"'),
             record(timestamp="1767269100001"),
             record(timestamp="1767200000000"),
         ],
@@ -491,6 +509,13 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
                 "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
                 'from 1900-01-01T00:00:00Z to the year 9998, not "noon"'
             ),
+        ],
+        [
+            (
+                "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
+                'from 1900-01-01T00:00:00Z to the year 9998, not "2010-03-24 09:51:00", which has no offset: '
+                "set event_time_zone"
+            )
         ],
         [
             (
@@ -746,15 +771,19 @@ harmless = st.sampled_from(STRINGS + NUMBERS + OTHERS)
 anything = st.sampled_from(STRINGS + NUMBERS + OTHERS + BROKEN)
 two_digits = st.integers(0, 62).map(lambda number: f"{number:02}")
 iso_times = st.builds(
-    "{}-{}-{}T{}:{}{}{}".format,
+    "{}-{}-{}{}{}:{}{}{}".format,
     st.sampled_from(["2025", "2026", "2024", "0000", "0001", "9999", "1582"]),
     st.sampled_from(["01", "02", "12", "12", "13"]),
     st.sampled_from(["01", "28", "29", "30", "31", "32"]),
+    st.sampled_from(["T", "T", " ", "  "]),
     st.sampled_from(["00", "11", "12", "23", "24"]),
     st.sampled_from(["00", "05", "59", "60"]),
     st.one_of(st.just(""), st.integers(0, 10**9 - 1).map(lambda n: f":30.{n}"), two_digits.map(":{}".format)),
     st.sampled_from(
-        ["Z", "Z", "+00:00", "+02:00", "-05:30", "+18:00", "-18:01", "+01:60", "", "+0200", " Z"]
+        [
+            *("Z", "Z", "+00:00", "+02:00", "-05:30", "+18:00", "-18:01", "+01:60", "", " Z"),
+            *("+0200", "-0530", "+00", "-18", "-1801", "+0160", "+2", "+020"),
+        ]
     ),
 ).map('"{}"'.format)
 recent = st.integers(-10, 6).map(lambda minutes: str(micros(LANDED) // 1000 + minutes * MINUTE_MS))
