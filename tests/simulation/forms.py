@@ -1,8 +1,9 @@
 """Forms of streams, and their record formats: JSON, a registered schema, or Debezium's envelope.
 
 In every form, a record is first described by its story: {"id", "version", "amount", "at_ms"}. Half of the
-records have a fraction of zeros in their numbers, and a repeated one is written the other way. Every sending
-has a kind; the kinds in `BROKEN` belong to one form, whose format or envelope refuses them.
+records have a fraction of zeros in their numbers and a time as text, and a repeated one is written the other
+way. Every sending has a kind; the kinds in `BROKEN` belong to one form, whose format or envelope refuses
+them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
 
@@ -60,6 +62,7 @@ BROKEN: Mapping[str, tuple[str, ...]] = {
 }
 """Additional kinds of records, by form; almost all of them are poison."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_SCHEMA = 2_000_000_000
 _CUT = 3  # bytes, fewer than in a record's last field
 
@@ -118,9 +121,12 @@ def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Se
 
 
 def _spelled(kind: str, said: Said) -> Said:
-    """Return what the story says, with the amount and version as 10 or as 10.0."""
-    is_plain = (said["version"] % 2 == 1) != (kind == "duplicate")
-    return said if is_plain else said | {name: float(said[name]) for name in ("amount", "version")}
+    """Return what the story says as it is, or with 10.0 instead of 10, and the time as loggers write it."""
+    if (said["version"] % 2 == 1) != (kind == "duplicate"):
+        return said
+    at = _EPOCH + timedelta(milliseconds=said["at_ms"])
+    numbers = {name: float(said[name]) for name in ("amount", "version")}
+    return {**said, **numbers, "at_ms": f"{at:%Y-%m-%d %H:%M:%S.%f+0000}"}
 
 
 def _transaction(form: str, said: Said, _side: int) -> Said:
@@ -188,7 +194,7 @@ def _enveloped(kind: str, said: Said) -> Sequence[Written]:
         "op": "c" if said["version"] == 1 else "u",
         "before": None,
         "after": row,
-        "source": {"ts_ms": said["at_ms"], "lsn": spelled["version"]},
+        "source": {"ts_ms": spelled["at_ms"], "lsn": spelled["version"]},
     }
     changes: Mapping[str, Said] = {
         "deleted": {"op": "d", "before": row, "after": None},

@@ -11,10 +11,10 @@ import fastavro
 import pytest
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import RecordFormat
 from lakehouse.engine.formats.compatibility import KINDS, findings
 from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
 from lakehouse.engine.formats.protobuf import compiled
-from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.kafka.schema_registry import Registered
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.support.commands import Ended, run_command
