@@ -149,7 +149,7 @@ class Transactions:
             return self._fatal, None
         if error.code() == ErrorCode._STATE:  # the transaction failed earlier; only the next call reports why
             try:
-                self._producer.commit_transaction(0)
+                self._producer.commit_transaction(self._patience_s)
             except KafkaException as first:
                 error = first.args[0]
         refused = (one for one in self._refused if one[0].code() not in _PURGED)
