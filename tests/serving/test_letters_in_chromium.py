@@ -59,11 +59,11 @@ def test_letters_of_a_topic_are_listed_and_an_action_takes_only_these(
         page.wait(f"{LISTED}.length === 1")
         for verb in ("Dry run", "Discard"):
             page.click(".sides button", verb)
-            assert "from the topic metricsTopic with the rule late" in page.text("dialog p")
+            assert "of metrics from the topic metricsTopic with the rule late" in page.text("dialog p")
             page.click("dialog button.main", verb)
             page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
             page.press("Escape")
-        which = {"topic": "metricsTopic", "rule": "late"}
+        which = {"stream": ["metrics"], "topic": "metricsTopic", "rule": "late"}
         assert [json.loads(one) for one in page.run("wanted")] == [
             {"action": "replay", **which, "dryRun": True},
             {"action": "discard", **which},
@@ -73,6 +73,17 @@ def test_letters_of_a_topic_are_listed_and_an_action_takes_only_these(
         assert "no topic 'metrics-event': did you mean metrics-events?" in page.text(".sides .trouble")
         assert page.run("document.querySelectorAll('.sides button, .sides table').length") == 0
         assert page.run("document.querySelector('[name=topic]').value") == "metrics-event"
+
+
+def test_a_span_that_is_no_number_is_refused_and_the_next_filter_counts(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "not_json")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters?within=x")
+        assert page.text(".sides .trouble")
+        page.run("location.hash = '#/letters?rule=late&status=open'")
+        page.wait(f"{LISTED}.length === 1")
 
 
 def test_letters_are_found_by_a_text_and_nothing_can_be_done_to_more_than_these(

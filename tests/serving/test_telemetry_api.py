@@ -157,6 +157,7 @@ def test_metrics_say_what_status_says_though_no_job_lives(make_client: MakeClien
     said = samples(found.text)
     assert said["lakehouse_up{broker}"] == 0.0
     assert said["lakehouse_up{lake}"] == 1.0
+    assert "# TYPE lakehouse_alerts_evaluated gauge" in found.text
     assert [name for name in said if name.startswith("lakehouse_alerts_evaluated")] == []  # unknown
     lag = "lakehouse_layer_lag_records{export,gold.user_transactions_5m,transactions,user_transactions_5m}"
     assert said[lag] == 5.0

@@ -206,8 +206,9 @@ def _fitting(lines: list[RenderableType], room: int, console: Console) -> list[R
     if sum(heights) <= room:
         return lines
     shown = next((n for n in range(len(lines), 0, -1) if sum(heights[:n]) < room), 0)
-    left = f"{len(lines) - shown} more reasons: `lakehouse status --once` shows all"
-    return [*lines[:shown], _indented(Text(left, style="dim"))]
+    left = len(lines) - shown
+    more = f"{left} more {'reason' if left == 1 else 'reasons'}: `lakehouse status --once` shows all"
+    return [*lines[:shown], _indented(Text(more, style="dim"))]
 
 
 def _lines(shown: RenderableType, console: Console) -> int:

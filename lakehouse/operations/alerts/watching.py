@@ -82,6 +82,8 @@ class Watcher:
         return [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
 
     def _look(self, now: datetime) -> list[Notification]:
+        if self.facts is None:
+            self._observer.read_events()
         observation = self._observer.observe(now)
         reasons = [observation.events_reason, *(one.lake_reason for one in observation.streams)]
         troubles = {reason for reason in reasons if reason is not None}

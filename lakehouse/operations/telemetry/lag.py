@@ -13,7 +13,9 @@ for each new commit. Streams are read in parallel.
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,7 +49,7 @@ from lakehouse.storage.tables.specs import Position, TableSpec, path_of
 from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Stream
 
-_RECENT = timedelta(seconds=0.5)
+_RECENT_S = 0.5
 _FRESH = timedelta(days=1)
 """A stream is stale if its newest event is older than this."""
 _WITH_THE_BROKER = (Word.WELL, Word.IDLE, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
@@ -77,6 +79,14 @@ class Observer:
         self._gates = Gates(_log_of(settings, GATES))
         self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
         self._events_reason: str | None = None
+        self._observed = 0.0
+
+    def read_events(self) -> None:
+        """Read all of ops.events. Otherwise, each observation reads a limited number of files, newest first."""
+        with self._lock:
+            unread = sys.maxsize
+            while self._look_at_events() is None and 0 < self._happenings.unread < unread:
+                unread = self._happenings.unread
 
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams at `now` (UTC)."""
@@ -100,13 +110,13 @@ class Observer:
             self._latest = Observation(
                 now, states, lake_reason or others_reason, broker_reason, self._events_reason
             )
+            self._observed = time.monotonic()
             return self._latest
 
     def latest(self) -> Observation:
-        """Return the latest observation, or a new one if it is older than half a second."""
-        now = datetime.now(UTC)
-        seen = self._latest
-        return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
+        """Return the latest observation, or a new one if it was completed more than half a second ago."""
+        seen, age_s = self._latest, time.monotonic() - self._observed
+        return seen if seen is not None and age_s < _RECENT_S else self.observe(datetime.now(UTC))
 
     def close(self) -> None:
         """Disconnect from the broker."""
@@ -147,7 +157,8 @@ class Observer:
         """Read new events. Return why ops.events cannot be read, or None if it can."""
         reason = _reason(EVENTS.qualified_name, self._happenings.refresh)
         count = self._happenings.unread
-        unread = f"{count:,} files of {EVENTS.qualified_name} have not been read" if count else None
+        files, have = ("1 file", "has") if count == 1 else (f"{count:,} files", "have")
+        unread = f"{files} of {EVENTS.qualified_name} {have} not been read" if count else None
         self._events_reason = reason or unread
         return reason
 

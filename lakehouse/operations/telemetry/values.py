@@ -19,7 +19,8 @@ from pydantic.alias_generators import to_camel
 class Word(StrEnum):
     """A stream's health in one word, from best to worst.
 
-    IDLE      every record has been processed, and no process runs the stream or some of its layers
+    IDLE      no record has waited too long, and no process runs the stream; or every record has been
+              processed, and no process runs some of the stream's layers
     EMPTY     silver has not accepted a record yet
     STALE     the newest event is too old
     BEHIND    records have waited longer than allowed although micro-batches are written; or a producer's open

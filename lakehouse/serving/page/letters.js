@@ -27,16 +27,23 @@ export function open(root, parameters) {
       return;
     }
     isBusy = true;
-    while (isDue) {
-      isDue = false;
-      await draw(wanted);
+    try {
+      while (isDue) {
+        isDue = false;
+        await draw(wanted);
+      }
+    } finally {
+      isBusy = false;
     }
-    isBusy = false;
+  };
+  const isTyping = () => {
+    const field = document.activeElement;
+    return form.contains(field) && field.tagName === "INPUT" && field.value !== wanted[field.name];
   };
   const draw = async (now) => {
-    const filters = asked(now);
-    const head = (streams, rules) => swap(form, filterForm(now, streams, topics, rules), timeLinks(now));
+    const head = (streams, rules) => isTyping() || swap(form, filterForm(now, streams, topics, rules), timeLinks(now));
     try {
+      const filters = asked(now);
       const [found, counted, streams] = await Promise.all([
         ask(query("/api/v1/dead-letters", { ...filters, limit: 50, cursor: cursors.at(-1) })),
         ask(query("/api/v1/dead-letters/counts", { ...filters, rule: null, status: null })),
@@ -45,11 +52,18 @@ export function open(root, parameters) {
       found.letters.forEach((one) => topics.add(one.topic));
       const rules = [...new Set([...counted.counts.map((one) => one.rule), now.rule])].filter(Boolean).sort();
       await calm();
+      if (isDue) {
+        return; // the filters have changed since
+      }
       head(streams, rules);
       swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, now));
       swap(list, el("h2", {}, "Letters"), actions(now, filters, counted.counts, again), ...listing(found.letters, now), pages(found));
     } catch (problem) {
-      head(await declared().catch(() => []), [now.rule].filter(Boolean));
+      const streams = await declared().catch(() => []);
+      if (isDue) {
+        return;
+      }
+      head(streams, [now.rule].filter(Boolean));
       swap(counts);
       swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
     }

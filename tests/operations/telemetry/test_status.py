@@ -288,7 +288,7 @@ STOPPED = (
 )
 
 
-@pytest.mark.parametrize("trouble", [2, 12])
+@pytest.mark.parametrize("trouble", [2, 3, 12])
 def test_twelve_streams_fit_into_a_terminal_of_80_by_24(trouble: int) -> None:
     names = [f"stream-{number:02}" for number in range(12)]
     run = Run("elsewhere", 4711, LAYERS, tuple(names[:9]), NOW - timedelta(days=3), NOW, 9464, (FAILING,))
@@ -306,7 +306,8 @@ def test_twelve_streams_fit_into_a_terminal_of_80_by_24(trouble: int) -> None:
     assert max(map(len, lines)) <= 80
     assert {line[:9] for line in lines[3:15]} == set(names)
     assert sum("wait for bronze" in line for line in lines) == 2
-    left = [f"  {trouble - 2} more reasons: `lakehouse status --once` shows all"] if trouble > 2 else []
+    more = "1 more reason" if trouble == 3 else f"{trouble - 2} more reasons"
+    left = [f"  {more}: `lakehouse status --once` shows all"] if trouble > 2 else []
     assert lines[-2 - len(left) :] == [
         *left,
         "process 4711 on elsewhere runs all layers of 9 streams since 11-19 09:00, 1,234…",
