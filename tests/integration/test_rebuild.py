@@ -202,7 +202,8 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     with leases.held(lake.spark, path, GOLD):
         thread.start()
         with pytest.raises(
-            TableError, match="is already being rebuilt or maintained; its lease lasts at least until"
+            TableError,
+            match="is already being rebuilt, replayed or maintained; its lease lasts at least until",
         ):
             rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks repeatedly, so it is waiting

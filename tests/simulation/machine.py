@@ -92,7 +92,7 @@ def _run(rng: Random) -> Action:
 
 
 def _replay(rng: Random) -> Action:
-    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8, rng.choice((0, 0, 0, 1, 2, 3)))
+    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8, rng.choice((0, 0, 0, 1, 3, 4, 5)))
 
 
 def _discard(rng: Random) -> Action:

@@ -3,7 +3,7 @@
 A field breaks the contract if every record would be refused because of it. This happens if the schema lacks a
 required field, or if the field's type never matches the contract's type. A required field that the schema
 makes optional causes a warning, because only records without the field are refused. So does a double for a
-whole number, because only values with a fraction are refused.
+whole number, because only values with a fraction, and those from 1e16 on, are refused.
 """
 
 from __future__ import annotations

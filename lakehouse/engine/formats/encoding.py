@@ -111,7 +111,7 @@ def _for_any(leaf: Leaf, value: Any) -> Any:
 
 def _integer(value: Any) -> int:
     """Return 270 or 270.0 as an integer. Raises TypeError for any other value, such as 270.5 or 1e3."""
-    is_whole = isinstance(value, Decimal) and value % 1 == 0 and "E" not in str(value)
+    is_whole = isinstance(value, Decimal) and value % 1 == 0 and (value == 0 or "E" not in str(value))
     if type(value) is not int and not is_whole:
         raise TypeError("the value is not an integer")
     return int(value)

@@ -113,7 +113,7 @@ def at_places(rows: DataFrame) -> Column:
 
 def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
     """Return the new and changed letters, ready to be written."""
-    nothing = there.select("id", "status", "reasons", "own_time").limit(0)
+    nothing = there.select("id", "status", "reasons", "own_time", "admitted").limit(0)
     said = nothing
     if verdicts.new is not None:
         said = said.unionByName(verdicts.new.select(*nothing.columns))
@@ -124,7 +124,9 @@ def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) ->
     if verdicts.accepted is not None:
         of_row = verdicts.accepted.select(letter_id(stage).alias("id"), F.lit(REPLAYED).alias("status"))
         said = said.unionByName(of_row, allowMissingColumns=True)
-    said = said.select("id", *(F.col(name).alias(f"_{name}") for name in ("status", "reasons", "own_time")))
+    said = said.select(
+        "id", *(F.col(name).alias(f"_{name}") for name in ("status", "reasons", "own_time", "admitted"))
+    )
     rules, old_rules = F.col("_reasons.rule"), F.col("reasons.rule")
     is_same = (F.col("_status") == F.col("status")) & (F.col("_reasons").isNull() | (rules == old_rules))
     is_decided = F.col("status").isin(DISCARDED, RESENT)
@@ -132,6 +134,7 @@ def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) ->
         "status": F.col("_status"),
         "reasons": F.coalesce("_reasons", "reasons"),
         "own_time": F.coalesce("own_time", "_own_time"),
+        "admitted": F.coalesce("admitted", "_admitted"),
         "attempts": F.col("attempts") + 1,
         "last_attempt": F.lit(now),
     }

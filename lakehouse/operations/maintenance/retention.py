@@ -70,7 +70,7 @@ CutMaker = Callable[[Lake, datetime], Cut | None]
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
     """Delete the rows that a cut selects, and return their number. A dry run only counts the rows.
 
-    Raises TableError if ids must be recorded while a replay or rebuild of their source is running.
+    Raises TableError if ids must be recorded while another process decides about their source's letters.
     """
     cut = make(lake, now)
     if cut is None:

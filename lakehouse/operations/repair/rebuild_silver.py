@@ -138,7 +138,7 @@ def rebuild_silver(
     the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
     and returns the expected result.
 
-    Raises TableError if a replay, a discard or another rebuild is running for one of the sources.
+    Raises TableError while another process decides about the letters of one of the sources.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)

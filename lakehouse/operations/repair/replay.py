@@ -5,8 +5,8 @@ Rows that pass are inserted into silver unless they are already there. Their let
 after these rows have been written. A killed replay may leave open letters with rows in silver. The next
 replay or discard first closes these letters. However often a record is replayed, silver contains it once.
 
-The stream itself may run at the same time. If its records have ids, silver waits while a replay compares
-them. A replay, discard, resolve or rebuild, and retention, lock a source's letters against each other
+The stream itself may run at the same time, but silver waits if its records have ids. A replay, discard,
+resolve or rebuild, and retention, lock a source's letters against each other
 (`lakehouse.engine.layers.holding`).
 
 Records skipped with --skip may fail or hang again. They are validated only if the selection names them.
@@ -46,7 +46,7 @@ from lakehouse.engine.records.identity import LATE, OF_ID, OF_SEQUENCE, is_sound
 from lakehouse.engine.records.validation import filter_clean, judge
 from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
-from lakehouse.storage.tables import Commit, Lake, leases
+from lakehouse.storage.tables import Commit, Lake
 from lakehouse.storage.tables.delta_internals import Snapshot
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.contract import COORDINATES
@@ -175,9 +175,13 @@ class _SelectedLetters:
             return self._discard()
 
     def _holding(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and lock its letters."""
+        """Upgrade the source's tables, and lock its letters. If its records have ids, silver waits, too.
+
+        Otherwise silver could process a deletion that an admitted record precedes, and find no row; or remove
+        an admitted row before its letter is closed.
+        """
         silver.ensure(self._lake, self._source)
-        return holding(self._lake, self._source, what, is_whole=False)
+        return holding(self._lake, self._source, what, is_whole=self._source.unique_by is not None)
 
     def _replay(self, *, allow_late: bool, dry_run: bool) -> Replayed:
         letters, skipped, in_flight = self._due()
@@ -185,9 +189,9 @@ class _SelectedLetters:
         try:
             ranges = ranges_of(letters)
             there, waiting = self._settle(letters, ranges, dry_run=dry_run)
-            alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
-            judged = self._compared(alone) if dry_run else self._decided(alone)
+            judged = alone = self._judge(waiting, ranges, allow_late=allow_late).persist()
             try:
+                judged = self._compared(alone) if dry_run else self._decided(alone)
                 found, failed = _count(judged)
                 passed = sound = found - failed
                 if not dry_run:
@@ -243,11 +247,13 @@ class _SelectedLetters:
 
         A dry run only counts them.
         """
-        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
-        there = letters.join(clean, _KEYS, "left_semi")
+        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges))
+        clean = clean.select(*_KEYS, F.col("admitted").alias("_admitted")).dropDuplicates(_KEYS)
+        there = letters.join(clean, _KEYS)
         count = there.count()
         if count and not dry_run:
-            self._amend(there, ranges, {"status": F.lit(REPLAYED)}, F.lit(True))
+            admitted = F.coalesce("s._admitted", "t.admitted")
+            self._amend(there, ranges, {"status": F.lit(REPLAYED), "admitted": admitted}, F.lit(True))
         return count, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
 
     def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
@@ -293,16 +299,10 @@ class _SelectedLetters:
         return self._settled(judged, tables.begin(judged.sparkSession, self._paths.clean)).rows
 
     def _decided(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts with admissions, after comparing and writing records with ids.
-
-        Silver waits meanwhile. Otherwise it could process a deletion that the admitted record precedes, and
-        that would find no row.
-        """
-        spark, clean = self._lake.spark, self._paths.clean
+        """Return the verdicts with admissions, after comparing and writing records with ids."""
         if self._source.unique_by is None:
-            return self._admitted(judged, tables.snapshot(spark, clean))
-        with leases.held(spark, clean, silver.query_name(self._source)):
-            return tables.retry_on_conflict(partial(self._settle_ids, judged))
+            return self._admitted(judged, tables.snapshot(self._lake.spark, self._paths.clean))
+        return tables.retry_on_conflict(partial(self._settle_ids, judged))
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
         """Write passing records to silver, and replace the rows that they correct.
@@ -311,17 +311,21 @@ class _SelectedLetters:
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         settled = self._settled(judged, commit)
+        try:
+            self._put(settled, commit)
+        except Exception:
+            settled.rows.unpersist()
+            raise
+        return settled.rows
+
+    def _put(self, settled: Settled, commit: Commit) -> None:
         if settled.removed is not None:
             origin = silver.origin_of(self._stream, self._source, self._now)
             letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
-            self._put_letters(Verdicts(new=letters))
+            put(self._paths.dead, silver.STAGE, Verdicts(new=letters), self._now)
         if settled.changed is not None:
-            self._put_letters(Verdicts(changed=settled.changed))
+            put(self._paths.dead, silver.STAGE, Verdicts(changed=settled.changed), self._now)
         identities.put(replace(settled, rows=settled.rows.drop("_letter")), commit)
-        return settled.rows
-
-    def _put_letters(self, verdicts: Verdicts) -> None:
-        put(self._paths.dead, silver.STAGE, verdicts, self._now)
 
     def _settled(self, judged: DataFrame, commit: Commit) -> Settled:
         known = silver.identities_of(self._lake, self._stream, self._source)

@@ -75,7 +75,10 @@ def resolve_by_record(
             f"{'several open letters are' if count else 'no open letter is'} selected; a record resolves "
             "exactly one letter. Select it with --id"
         )
-    (source,) = _sources(lake, streams, selection)
+    sources = _sources(lake, streams, selection)
+    if not sources:
+        raise QueryError("the letter has just been closed, or no configured stream reads its topic")
+    (source,) = sources
     name = silver.query_name(source)
     place = f"{record.topic}/{record.partition}/{record.first}"
     with _holding(lake, source):
@@ -151,7 +154,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
     """Lock the source's letters. Without the lock, two resolves could use the same row."""
     silver.ensure(lake, source)
-    return holding(lake, source, "resolve", is_whole=False)
+    return holding(lake, source, "resolve", is_whole=source.unique_by is not None)
 
 
 def _open(lake: Lake, selection: Selection) -> DataFrame:

@@ -82,7 +82,7 @@ class Observer:
         self._observed = 0.0
 
     def read_events(self) -> None:
-        """Read all of ops.events. Otherwise, each observation reads a limited number of files, newest first."""
+        """Read all of ops.events. An observation reads a limited number of files, newest first."""
         with self._lock:
             unread = sys.maxsize
             while self._look_at_events() is None and 0 < self._happenings.unread < unread:

@@ -71,7 +71,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         commit = tables.begin(spark, path)
         until = _held_until(spark, path, commit.snapshot)
         if until:
-            raise TableError(f"{name} is already being rebuilt or maintained; {_wait_until(until)}")
+            raise TableError(f"{name} is already being rebuilt, replayed or maintained; {_wait_until(until)}")
         commit.set_properties({_PROPERTY: holder})
 
     with _holding(spark, path, name, holder, _PROPERTY, take=take):

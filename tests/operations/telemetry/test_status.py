@@ -306,8 +306,8 @@ def test_twelve_streams_fit_into_a_terminal_of_80_by_24(trouble: int) -> None:
     assert max(map(len, lines)) <= 80
     assert {line[:9] for line in lines[3:15]} == set(names)
     assert sum("wait for bronze" in line for line in lines) == 2
-    more = "1 more reason" if trouble == 3 else f"{trouble - 2} more reasons"
-    left = [f"  {more}: `lakehouse status --once` shows all"] if trouble > 2 else []
+    unshown = "1 more reason" if trouble == 3 else f"{trouble - 2} more reasons"
+    left = [f"  {unshown}: `lakehouse status --once` shows all"] if trouble > 2 else []
     assert lines[-2 - len(left) :] == [
         *left,
         "process 4711 on elsewhere runs all layers of 9 streams since 11-19 09:00, 1,234…",
