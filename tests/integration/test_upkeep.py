@@ -31,7 +31,7 @@ from tests.support.settings import MakeSettings
 
 NOW = pipeline.utc("2026-03-01T00:00:00")
 ROUNDS = 15
-FILLED = 3000  # gold's rows at the start; every merge would rewrite a smaller table in full
+FILLED = 10_000  # gold's rows at the start; every merge rewrites a table of up to 4,000 rows in full
 
 
 def left_behind(table: Path, number: int) -> Path:
