@@ -28,12 +28,7 @@ def parse_duration_s(text: str) -> int:
 
 def show_duration(seconds: int) -> str:
     """Return a duration in the format of `parse_duration_s`, in the largest units: 5400 is 1h30m."""
-    parts = []
-    for unit, length_s in _UNITS_S.items():
-        if unit != "w" and seconds >= length_s:  # 7d is more common than 1w
-            parts.append(f"{seconds // length_s}{unit}")
-            seconds %= length_s
-    return "".join(parts) or "0s"
+    return "".join(f"{number}{unit}" for number, unit in _parts(seconds) if number) or "0s"
 
 
 def told_s(seconds: float) -> str:
@@ -43,10 +38,20 @@ def told_s(seconds: float) -> str:
     """
     if seconds < _TENTHS_BELOW_S:
         return f"{math.floor(max(seconds, 0.0) * 10 + 0.5) / 10:g} s"
-    whole = int(seconds)
-    parts = [(whole // 86_400, "d"), (whole // 3_600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    parts = _parts(int(seconds))
     first = next(place for place, (number, _) in enumerate(parts) if number)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+    shown = parts[first : first + 2]
+    return " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in shown if number)
+
+
+def _parts(seconds: int) -> list[tuple[int, str]]:
+    """Return the numbers of days, hours, minutes and seconds, each with its unit."""
+    parts = []
+    for unit, length_s in _UNITS_S.items():
+        if unit != "w":  # 7d is more common than 1w
+            number, seconds = divmod(seconds, length_s)
+            parts.append((number, unit))
+    return parts
 
 
 def roughly_told_s(seconds: float) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from lakehouse.common.events import Event
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
@@ -28,6 +27,7 @@ from tests.support.served_lakes import (
     ServedLake,
     at,
     call,
+    event,
     letter,
     minute,
     product,
@@ -134,23 +134,6 @@ def filled(lake: ServedLake) -> ServedLake:
 def notification(name: str, value: str) -> Row:
     place = {"partition": 0, "offset": 7, "crossing": 1}
     return {"product": name, "value": Decimal(value), "event_time": at(NOON_MS), **place}
-
-
-def event(second: int, kind: str, message: str) -> Event:
-    return Event(
-        id=f"id-{second}",
-        at=at(NOON_MS + second * 1000),
-        kind=kind,
-        stream=None,
-        layer=None,
-        table=None,
-        actor="lakehouse run",
-        host="here",
-        pid=second,
-        code_version="0.1.0",
-        message=message,
-        details=None,
-    )
 
 
 def result(expectation: str, *, success: bool) -> Row:
@@ -262,8 +245,11 @@ def test_a_series_has_one_colour_in_all_charts_and_keeps_it(
 
 @pytest.mark.soak
 def test_the_log_folds_repeated_events(lake: ServedLake, page: Page, tmp_path: Path) -> None:
-    repeated = [event(number, "failure", HOSTILE) for number in range(6)]
-    append(lake.settings.lake, [*repeated, event(6, "resolve", "3 resent"), event(7, "failure", HOSTILE)])
+    repeated = [event(number, "failure", HOSTILE, pid=number) for number in range(6)]
+    append(
+        lake.settings.lake,
+        [*repeated, event(6, "resolve", "3 resent", pid=6), event(7, "failure", HOSTILE, pid=7)],
+    )
     with serving(lake, tmp_path / "log") as (_, url):
         page.go(f"{url}/#/log")
         page.wait("document.querySelectorAll('tbody .message').length === 3")

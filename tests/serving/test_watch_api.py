@@ -23,6 +23,7 @@ from lakehouse.operations.alerts.publishing import Beat, Publisher
 from lakehouse.operations.alerts.rules import MetricRule
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.reading.sharing import Shared
+from tests.support import served_lakes
 from tests.support.log_lakes import caught_up
 from tests.support.served_lakes import NOON_MS, MakeClient, ServedLake, at, letter
 
@@ -31,20 +32,8 @@ COUNTS = ("name", "stream", "at", "differences")
 
 
 def event(second: int, kind: str, stream: str | None, details: str | None = None) -> Event:
-    return Event(
-        id=f"id-{second}",
-        at=at(NOON_MS + second * 1000),
-        kind=kind,
-        stream=stream,
-        layer=None,
-        table=None,
-        actor="lakehouse audit",
-        host="here",
-        pid=7,
-        code_version="0.1.0",
-        message=f"{kind} {second}",
-        details=details,
-    )
+    message = f"{kind} {second}"
+    return served_lakes.event(second, kind, message, actor="lakehouse audit", stream=stream, details=details)
 
 
 def checks(*differences: int) -> str:

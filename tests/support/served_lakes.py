@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from starlette.testclient import TestClient
 
+from lakehouse.common.events import Event
 from lakehouse.common.paths import location
 from lakehouse.serving.reading.lookups import group_of
 from lakehouse.settings import Settings
@@ -151,6 +152,22 @@ def transactions(user: str, start_ms: int, amount: str, count: int = 1) -> Row:
     """Return a row of gold.user_transactions_5m."""
     times = {"window_start": at(start_ms), "window_end": at(start_ms + 5 * MINUTE_MS)}
     return {"user_id": user, **times, "total_amount": Decimal(amount), "count": count}
+
+
+def event(second: int, kind: str, message: str, **values: Any) -> Event:
+    """Return an event of this second after NOON_MS; `values` replace the other fields."""
+    said: dict[str, Any] = {"stream": None, "actor": "lakehouse run", "pid": 7, "details": None}
+    return Event(
+        id=f"id-{second}",
+        at=at(NOON_MS + second * 1000),
+        kind=kind,
+        layer=None,
+        table=None,
+        host="here",
+        code_version="0.1.0",
+        message=message,
+        **{**said, **values},
+    )
 
 
 def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:

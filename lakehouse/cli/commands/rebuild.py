@@ -107,7 +107,7 @@ def rebuild(
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
     """Print how much bronze data will be read, and which silver tables cannot be written to meanwhile."""
-    from lakehouse.operations.repair.rebuild_silver import is_waiting
+    from lakehouse.engine.layers.holding import is_waiting
 
     for source in stream.sources:
         if not lake.exists("bronze", source.table):

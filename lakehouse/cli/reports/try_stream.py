@@ -267,17 +267,19 @@ def _letters_of(
             yield Text(f"{rule}: {KEYS[rule]}", style="yellow")
     reasons = [
         {"line": short(line.place), "rule": one.rule, "column": one.column, "message": one.message}
-        for line, one in _every_reason(letters, limit)
+        for line, one in _every_reason(letters, rules, limit)
     ]
     yield from _section("dead letters, every reason", reasons, limit)
 
 
-def _every_reason(letters: Sequence[Letter], limit: int) -> list[tuple[Line, Reason]]:
+def _every_reason(
+    letters: Sequence[Letter], rules: Sequence[BrokenRule], limit: int
+) -> list[tuple[Line, Reason]]:
     """Return every reason with its line. The first `limit` reasons are taken from each rule in turn.
 
     They are sorted by the frequency of their rule, and then by line.
     """
-    ranks = {(one.rule, one.column): rank for rank, one in enumerate(by_rule(letters))}
+    ranks = {(one.rule, one.column): rank for rank, one in enumerate(rules)}
     seen, found = Counter[int](), list[tuple[int, int, Line, Reason]]()
     for letter in _in_order(letters):
         for one in letter.reasons:

@@ -11,16 +11,24 @@ from lakehouse.streams.definition import Source
 
 
 @contextmanager
-def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
-    """Lock a source's letters against other decisions about them; with `is_whole`, lock silver as well.
+def holding(lake: Lake, source: Source, what: str) -> Iterator[None]:
+    """Lock a source's letters against other decisions about them, and silver as well if it must wait.
 
-    This is necessary because the outcome for an id depends on all its records. Raises TableError if another
-    process holds the letters or silver.
+    Raises TableError if another process holds the letters or silver.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:
         letters = leases.held_part(lake.spark, paths.dead, source.table, f"{what} of {name}")
         held.enter_context(letters)
-        if is_whole:
+        if is_waiting(lake, source):
             held.enter_context(leases.held(lake.spark, paths.clean, name))
         yield
+
+
+def is_waiting(lake: Lake, source: Source) -> bool:
+    """Return whether silver waits while letters are decided about, because its records have or had ids.
+
+    The outcome for an id depends on all its records. Otherwise silver could process a deletion that an
+    admitted record precedes, and find no row; or remove an admitted row before its letter is closed.
+    """
+    return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))

@@ -161,7 +161,7 @@ class _SourceRebuild:
         is_small = self._again.is_small
         with ExitStack() as held:
             if not dry_run:
-                held.enter_context(holding(self._lake, self._source, "rebuild", is_whole=self._is_whole))
+                held.enter_context(holding(self._lake, self._source, "rebuild"))
                 held.enter_context(self._lake.made_anew(silver.spec(self._source), columns_of_ids))
             if is_small:
                 held.enter_context(executing_a_handful(self._lake.spark))
@@ -280,11 +280,6 @@ class _SourceRebuild:
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
         tables.update_matched(rows, self._paths.dead, ("id",), where, new, within=lie)
-
-
-def is_waiting(lake: Lake, source: Source) -> bool:
-    """Return whether silver waits during a rebuild of the source, because its records have or had ids."""
-    return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
 def _work() -> dict[str, Column]:

@@ -175,13 +175,9 @@ class _SelectedLetters:
             return self._discard()
 
     def _holding(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and lock its letters. If its records have ids, silver waits, too.
-
-        Otherwise silver could process a deletion that an admitted record precedes, and find no row; or remove
-        an admitted row before its letter is closed.
-        """
+        """Upgrade the source's tables, and lock its letters."""
         silver.ensure(self._lake, self._source)
-        return holding(self._lake, self._source, what, is_whole=self._source.unique_by is not None)
+        return holding(self._lake, self._source, what)
 
     def _replay(self, *, allow_late: bool, dry_run: bool) -> Replayed:
         letters, skipped, in_flight = self._due()

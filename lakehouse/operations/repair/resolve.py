@@ -154,7 +154,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
     """Lock the source's letters. Without the lock, two resolves could use the same row."""
     silver.ensure(lake, source)
-    return holding(lake, source, "resolve", is_whole=source.unique_by is not None)
+    return holding(lake, source, "resolve")
 
 
 def _open(lake: Lake, selection: Selection) -> DataFrame:

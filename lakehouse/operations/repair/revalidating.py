@@ -148,7 +148,7 @@ class Revalidation:
     def _done(self) -> DataFrame:
         """Return the records that silver's finished micro-batches have read."""
         spark, path = self._lake.spark, self.paths.bronze
-        read = cuts.position_of(spark, silver.query_name(self._source), self.paths.clean, path)
+        read = cuts.position_of(spark, self._query, self.paths.clean, path)
         rows = cuts.read_up_to(spark, path, read)
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
