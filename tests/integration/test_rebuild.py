@@ -292,17 +292,25 @@ def test_a_lease_whose_holder_was_killed_runs_out_whatever_its_clock_said(
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
-def test_a_process_whose_lease_was_taken_by_another_says_so(lake: Lake, caught_up: Settings) -> None:
-    path = str(pipeline.path_of(caught_up, GOLD))
+@pytest.mark.parametrize("is_writing", [True, False])
+def test_a_process_that_pauses_beyond_its_lease_writes_nothing_more_and_says_so(
+    lake: Lake, caught_up: Settings, monkeypatch: pytest.MonkeyPatch, *, is_writing: bool
+) -> None:
+    path, rows = str(pipeline.path_of(caught_up, GOLD)), pipeline.rows_of(caught_up, GOLD)
 
-    paused = f"^{GOLD}: this process paused for longer than its lease lasts"
-    with pytest.raises(TableError, match=paused), leases.held(lake.spark, path, GOLD):
-        tables.begin(lake.spark, path).set_properties({"lakehouse.lease": "another"})
+    def pause() -> None:
+        with leases.held(lake.spark, path, GOLD):
+            monkeypatch.setattr(leases, "_LENGTH_S", 0.0)
+            leases.begin(lake.spark, path)  # by a micro-batch, once the lease has expired
+            if is_writing:
+                tables.append(tables.read(lake.spark, path), path)
 
-    properties = tables.properties_of(tables.snapshot(lake.spark, path))
-    assert properties["lakehouse.lease"] == "another"
+    with pytest.raises(TableError, match=f"^{GOLD}: another process has continued, because this one had not"):
+        pause()
+
+    assert pipeline.rows_of(caught_up, GOLD) == rows
+    assert "lakehouse.lease" not in tables.properties_of(tables.snapshot(lake.spark, path))
     assert list(storage.names(lake.spark, f"{path}/_lakehouse_lease")) == []
-    tables.begin(lake.spark, path).set_properties({"lakehouse.lease": None})
 
 
 # A lake with every stream.

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -44,6 +46,22 @@ _NO_QUERY = ("lakehouse", 0)  # used because Delta's UPDATE operation has no fie
 FILE = "_file"
 _UNKNOWN_ROWS = 1_000_000  # assumed for a file without statistics; a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
+
+_REQUIRED: ContextVar[Mapping[str, Callable[[Snapshot], None]]] = ContextVar("_REQUIRED", default={})  # noqa: B039
+"""What this thread's commits to a table require, keyed by the table's path.
+
+It is not passed in, because every function that writes to a leased table would have to pass it on.
+"""
+
+
+@contextmanager
+def requiring(path: str, condition: Callable[[Snapshot], None]) -> Iterator[None]:
+    """During the block, call `condition` with each commit's snapshot of the table; it may raise."""
+    token = _REQUIRED.set({**_REQUIRED.get(), path: condition})
+    try:
+        yield
+    finally:
+        _REQUIRED.reset(token)
 
 
 @dataclass(frozen=True)
@@ -214,6 +232,8 @@ class Commit:
         return self._publish([], delta.property_change(self.spark, given, unset=values))
 
     def _publish(self, actions: Sequence[Action], operation: Operation) -> int:
+        if (condition := _REQUIRED.get().get(self.path)) is not None:
+            condition(self.snapshot)
         return _commit(self.spark, self.path, self._txn, actions, operation)
 
 

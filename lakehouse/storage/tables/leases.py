@@ -4,12 +4,12 @@ A table property, `lakehouse.lease`, names the holder. A process takes a lease b
 table's metadata. This commit conflicts with every write in progress, so no write that began earlier is
 committed afterwards. A term next to the table's files (`terms`) contains the expiry time, and the holder
 renews the term while it is alive. Renewing takes no commit, because a commit would conflict with the holder's
-own writes. If the holder is killed, the lease expires. If two processes take a lease at the same time, the
-second commit conflicts. The second process then retries and finds the first lease.
+own writes. If two processes take a lease at the same time, the second commit conflicts. The second process
+then retries and finds the first lease.
 
-If the holder's clock is slow by more than a term (`terms`), the table appears free at first, and
-micro-batches continue until they see a renewal. A rebuild then loses no rows, but needs another round,
-because it compares until nothing differs.
+If the holder is killed, its lease expires, and the next process that writes removes it. The holder may only
+have paused, so each of its commits requires that the table still names it. A holder whose clock is slow by
+more than a term (`terms`) loses its lease in the same way: the lease seems to have expired.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
 `lakehouse.lease.<part>.<holder>`. No query waits for these leases.
@@ -37,6 +37,7 @@ from lakehouse.common.background import beside
 from lakehouse.common.errors import TableError
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Commit
+from lakehouse.storage.tables.commits import requiring
 from lakehouse.storage.tables.terms import Terms
 
 _PROPERTY = "lakehouse.lease"
@@ -48,9 +49,15 @@ log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table once it has no lease. A lease taken later conflicts with the commit."""
-    while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot):
-        time.sleep(_LOOK_EVERY_S)
+    """Begin a commit to the table once it has no lease. A lease taken later conflicts with the commit.
+
+    An expired lease is removed, so that its holder, if it has only paused, commits nothing more.
+    """
+    while (holder := _holder_in((commit := tables.begin(spark, path)).snapshot)) is not None:
+        if _terms(spark, path).until(holder):
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            tables.retry_on_conflict(partial(_give_back, spark, path, holder, _PROPERTY))
     return commit
 
 
@@ -63,7 +70,9 @@ def is_held(spark: SparkSession, path: str) -> bool:
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold a lease on the table during the block.
 
-    Raises TableError if another process holds the lease, or has taken it before the block ended.
+    Raises TableError if another process holds the lease. If the lease expires while this process is paused,
+    and another process takes or removes it, the block's next commit to the table raises TableError instead of
+    writing, and so does the end of the block.
     """
     holder = uuid.uuid4().hex
 
@@ -82,8 +91,8 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[None]:
     """Hold a lease on a part of the table's rows during the block; `what` names the purpose.
 
-    Raises TableError if another process holds the lease, with a message that names it, or has taken the lease
-    before the block ended.
+    Raises TableError if another process holds the lease, with a message that names it, and as `held` does if
+    the lease expires.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
@@ -122,27 +131,41 @@ def _holding(
     try:
         tables.retry_on_conflict(take)
         try:
-            with beside("lease", partial(_renew, spark, path, holder)):
+            require = partial(_require, what=what, holder=holder, key=key)
+            with beside("lease", partial(_renew, spark, path, holder)), requiring(path, require):
                 yield
         finally:
             is_own = tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
         if not is_own:
-            raise TableError(
-                f"{what}: this process paused for longer than its lease lasts ({_LENGTH_S:.0f} s), and "
-                "another process has taken the lease; run the command again"
-            )
+            raise _lost(what)
     finally:
         terms.forget(holder)
 
 
+def _require(snapshot: Any, *, what: str, holder: str, key: str) -> None:
+    if not _is_holder(snapshot, holder, key):
+        raise _lost(what)
+
+
+def _lost(what: str) -> TableError:
+    return TableError(
+        f"{what}: another process has continued, because this one had not renewed its lease for "
+        f"{_LENGTH_S:.0f} s: it paused, or its clock is slow. Run the command again"
+    )
+
+
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> bool:
-    """Remove the property. If the lease has expired and another process has taken it, return False."""
+    """Remove the property. If the lease has expired and another process has removed it, return False."""
     commit = tables.begin(spark, path)
-    standing = commit.snapshot.metadata().configuration().get(key)
-    is_own = standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get()))
+    is_own = _is_holder(commit.snapshot, holder, key)
     if is_own:
         commit.set_properties({key: None})
-    return bool(is_own)
+    return is_own
+
+
+def _is_holder(snapshot: Any, holder: str, key: str) -> bool:
+    standing = snapshot.metadata().configuration().get(key)
+    return bool(standing.isDefined()) and holder in (key.rpartition(".")[2], str(standing.get()))
 
 
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
@@ -155,8 +178,13 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
     """Return when the table's lease ends, in seconds since the epoch, or 0 if there is no lease."""
+    holder = _holder_in(snapshot)
+    return 0.0 if holder is None else _terms(spark, path).until(holder)
+
+
+def _holder_in(snapshot: Any) -> str | None:
     holder = snapshot.metadata().configuration().get(_PROPERTY)
-    return _terms(spark, path).until(str(holder.get())) if holder.isDefined() else 0.0
+    return str(holder.get()) if holder.isDefined() else None
 
 
 def _terms(spark: SparkSession, path: str) -> Terms:
