@@ -12,6 +12,7 @@ from typing import ClassVar
 import redis
 
 from lakehouse.engine.layers.step import LayerName
+from lakehouse.storage.kafka import offsets
 from lakehouse.storage.kafka.topics import administering
 from lakehouse.streams.definition import Source
 from tests.simulation.forms import Said, written
@@ -197,7 +198,7 @@ class ChangeLateness(Action):
 
 @dataclass(frozen=True)
 class AddPartitions(Action):
-    """Add a partition to each topic that is read."""
+    """Add a partition to each topic that is read, and wait as long as a running process may not see it."""
 
     def do(self, world: World) -> None:
         world.partitions += 1
@@ -208,3 +209,4 @@ class AddPartitions(Action):
         for topic in topics:
             while len(producer.list_topics(topic, 10).topics[topic].partitions) < world.partitions:
                 time.sleep(0.05)
+        time.sleep(offsets._METADATA_MS / 1000)

@@ -1,4 +1,4 @@
-"""Conditions that must hold in a lake at rest after any actions; each difference is a line of text.
+"""Conditions that must hold at the end of a story and at its checks; each difference is a line of text.
 
     compare  records, letters, gold, topics, Redis and PostgreSQL match the oracles (`compare`)
     audit    it reports exactly the differences
@@ -13,13 +13,15 @@ deleted such a row's record from bronze, nothing shows the original row, so neit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from unittest.mock import patch
 
 from lakehouse.common.errors import LakehouseError
 from lakehouse.operations.audit import audit
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from tests.simulation import compare
+from tests.simulation.actions import Action
 from tests.simulation.repairs import RebuildGold, RebuildSilver
 from tests.simulation.stepping import StuckError
 from tests.simulation.world import World
@@ -28,8 +30,41 @@ from tests.support import pipeline
 _SHOWN = 6
 
 
+class DifferError(AssertionError):
+    """A lake differs from the oracles in the middle of a story; `found` has the differences."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__(*found)
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Check(Action):
+    """Bring the lake to rest, and compare it as at the end of a story, but without a rebuild."""
+
+    def do(self, world: World) -> None:
+        found = _compared(world)
+        world.move_on()
+        if found:
+            raise DifferError(found)
+
+
 def differences(world: World) -> list[str]:
     """Bring the lake to rest, and return all defects."""
+    found = _compared(world)
+    if found is None:
+        return []
+    if not found and world.foreign:
+        with world.shared.timed("check: mend"):
+            found += _mended(world)
+    if not found:
+        with world.shared.timed("check: rebuild"):
+            found += _rebuild(world)
+    return found
+
+
+def _compared(world: World) -> list[str] | None:
+    """Bring the lake to rest, and compare it; None: nothing shows what another writer has changed."""
     with world.shared.timed("rest"):
         try:
             world.rest()
@@ -40,7 +75,7 @@ def differences(world: World) -> list[str]:
     with world.shared.timed("check: compare"):
         wrong = compare.differences(world.life, world.stream)
     if world.foreign and compare.is_beyond_bronze(wrong, world.settings, world.stream):
-        return []
+        return None
     with (
         world.shared.timed("check: audit"),
         patch("lakehouse.operations.audit._PAUSE_S", 0.0),
@@ -51,12 +86,6 @@ def differences(world: World) -> list[str]:
     found += compare.disagreements(wrong, report, compare.altered(world.life, world.stream))[:_SHOWN]
     if world.form == "windows":
         found += _final(world)
-    if not found and world.foreign:
-        with world.shared.timed("check: mend"):
-            found += _mended(world)
-    if not found:
-        with world.shared.timed("check: rebuild"):
-            found += _rebuild(world)
     return found
 
 

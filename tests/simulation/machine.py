@@ -18,7 +18,7 @@ from random import Random
 from tests.simulation import actions as do
 from tests.simulation import operations, repairs, settings_actions, tables
 from tests.simulation.actions import Action
-from tests.simulation.checks import differences
+from tests.simulation.checks import Check, DifferError, differences
 from tests.simulation.forms import BROKEN
 from tests.simulation.services import Shared
 from tests.simulation.world import World
@@ -92,11 +92,16 @@ def _run(rng: Random) -> Action:
 
 
 def _replay(rng: Random) -> Action:
-    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8, rng.choice((0, 0, 0, 1, 3, 4, 5)))
+    which, allow_late = rng.choice((-1, -1, 0, 1)), rng.random() < 0.8
+    return repairs.Replay(which, allow_late, land_before=rng.choice((0, 0, 0, 1, 3, 4, 5)))
 
 
 def _discard(rng: Random) -> Action:
-    return repairs.Discard(rng.choice((-1, 0, 1)))
+    return repairs.Discard(rng.choice((-1, 0, 1)), land_before=rng.choice((0, 0, 1, 2, 3)))
+
+
+def _resolve(rng: Random) -> Action:
+    return repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5, rng.choice((0, 0, 1, 2, 3)))
 
 
 def _rebuild(rng: Random) -> Action:
@@ -138,7 +143,7 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (3, _rebuild),
     (2, _maintain),
     (1, lambda _rng: repairs.RebuildGold()),
-    (1, lambda rng: repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5)),
+    (1, _resolve),
     (1, lambda _rng: operations.Adopt()),
 )
 """Actions during which a process may be killed."""
@@ -155,12 +160,13 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (3, lambda rng: do.ClockBack(rng.choice((5, 600, _DAY_S)))),
     (9, _replay),
     (3, _discard),
-    (2, lambda rng: repairs.Resolve(rng.choice((0, 1)), rng.random() < 0.5)),
+    (2, _resolve),
     (4, _rebuild),
     (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
     (5, _maintain),
     (3, lambda rng: tables.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
-    (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "gold")))),
+    (2, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "letters", "gold")), rng.random() < 0.7)),
+    (3, lambda _rng: Check()),
     (2, lambda rng: tables.ForeignUpdate(rng.choice(("silver", "silver", "gold", "letters", "bronze")))),
     (1, lambda _rng: do.EmptyRedis()),
     (1, lambda rng: operations.EvictRedis(rng.choice((0, 1)))),
@@ -328,6 +334,8 @@ def _lived(world: World, story: Story) -> list[str]:
                 doing.do(world)
         doing = "the check"
         return differences(world)
+    except DifferError as error:
+        return list(error.found)
     except Exception as error:  # noqa: BLE001 - whatever is raised is what the story has found
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"

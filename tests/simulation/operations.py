@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from contextlib import closing
+from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -182,7 +183,7 @@ class Standby(Action):
                 troubles.append(error)
             world.where = where
 
-        world.wait_for_hold = self.number, take_over
+        world.wait_for_hold = self.number, lambda: Context().run(take_over)
         self._do(world)
         if world.steps is not first:
             first.close()

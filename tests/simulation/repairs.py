@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import ClassVar
@@ -35,9 +35,13 @@ def open_letters(world: World) -> list[Row]:
 
 @dataclass(frozen=True)
 class _OfLetters(Action):
-    """Decide about open letters: the n-th or, with -1, all of them."""
+    """Decide about open letters: the n-th or, with -1, all of them.
+
+    Before the n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
+    """
 
     which: int = -1
+    land_before: int = field(default=0, kw_only=True)
 
     what: ClassVar[str] = ""
 
@@ -49,10 +53,16 @@ class _OfLetters(Action):
         selection = Selection() if self.which < 0 else Selection(id=chosen[0]["id"])
         places = {coordinates_of(letter) for letter in chosen}
         before = _admissions(world, places)
-        after_us = {source.table: world.processed(source) for source in world.stream.sources}
+        after_us = _processed(world)
         at = world.decided_at()
         is_done = False
-        with world.process(partial(self.do, world)), world.refusing():
+
+        def land() -> None:
+            world.run(("bronze", "silver"))
+            after_us.update(_processed(world))
+
+        landing = world.before_commit(self.land_before, land)
+        with world.process(partial(self.do, world)), world.refusing(), landing:
             self._decide(world, selection, at)
             is_done = True
         for source in world.stream.sources:  # a replay that has admitted records records this itself
@@ -84,6 +94,10 @@ class _OfLetters(Action):
         world.life.decisions[source.table].append(made)
 
 
+def _processed(world: World) -> dict[str, int]:
+    return {source.table: world.processed(source) for source in world.stream.sources}
+
+
 def table_of(letter: Row) -> str:
     """Return the silver table of a letter's source."""
     return str(letter["job"]).removeprefix("silver.")
@@ -111,21 +125,16 @@ def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[
 
 @dataclass(frozen=True)
 class Replay(_OfLetters):
-    """Replay the letters that a dry run has reported.
-
-    Before the replay's n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
-    """
+    """Replay the letters that a dry run has reported."""
 
     allow_late: bool = False
-    land_before: int = 0
     what: ClassVar[str] = "replay"
 
     def _decide(self, world: World, selection: Selection, at: datetime) -> None:
         world.where = "replay"
         late = self.allow_late
         tried = replay(world.lake, [world.stream], selection, at, allow_late=late, dry_run=True)
-        with world.before_commit(self.land_before, lambda: world.run(("bronze", "silver"))):
-            done = replay(world.lake, [world.stream], selection, at, allow_late=late)
+        done = replay(world.lake, [world.stream], selection, at, allow_late=late)
         if not self.land_before and replace(done, skipped=0, in_flight=0) != replace(
             tried, skipped=0, in_flight=0
         ):
@@ -167,10 +176,14 @@ class Discard(_OfLetters):
 
 @dataclass(frozen=True)
 class Resolve(Action):
-    """Close the n-th open letter by silver's newest row or, with `same`, by the row with its event time."""
+    """Close the n-th open letter by silver's newest row or, with `same`, by the row with its event time.
+
+    Before the n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
+    """
 
     which: int = 0
     same: bool = False
+    land_before: int = 0
 
     def do(self, world: World) -> None:
         letters = open_letters(world)
@@ -183,9 +196,16 @@ class Resolve(Action):
             return
         topic, partition, offset = by = max(map(coordinates_of, rows), key=lambda one: one[2])
         after_us, at = world.processed(source), world.decided_at()
+
+        def land() -> None:
+            nonlocal after_us
+            world.run(("bronze", "silver"))
+            after_us = world.processed(source)
+
         same = _rows_like(world, source, letter, rows) if self.same else []
         selection = Selection(id=letter["id"])
-        with world.process(partial(self.do, world)), world.refusing():
+        landing = world.before_commit(0 if self.same else self.land_before, land)
+        with world.process(partial(self.do, world)), world.refusing(), landing:
             world.where = "resolve"
             if self.same:
                 by = same[0] if len(same) == 1 else by
@@ -196,7 +216,10 @@ class Resolve(Action):
                 record = OffsetRange(topic, partition, offset, offset)
                 resolve_by_record(world.lake, [world.stream], selection, record, at)
         place = coordinates_of(letter)
-        if place not in map(coordinates_of, open_letters(world)):
+        (closed,) = (
+            one for one in pipeline.rows_of(world.settings, DEAD_LETTERS) if one["id"] == letter["id"]
+        )
+        if closed["status"] == "resent" and closed["reasons"][-1]["message"] == _sent_again_as(by):
             ids = source.unique_by, source.sequence_by
             made = Decision("resolve", place, after_us, pipeline.micros(at), by=by, made_with=ids)
             world.life.decisions[source.table].append(made)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
+from lakehouse.engine.layers.step import LAYERS
 from tests.simulation.actions import Action
 from tests.simulation.compare import landings
 from tests.simulation.repairs import forget_in_time
@@ -47,10 +48,19 @@ class Optimize(_OfTable):
 
 @dataclass(frozen=True)
 class Vacuum(_OfTable):
-    """VACUUM files that no version of the last week needs."""
+    """VACUUM files that no version of the last week needs, or that the newest version does not need.
+
+    In the second case, all layers first read what they need of earlier versions.
+    """
+
+    everything: bool = False
 
     def do(self, world: World) -> None:
-        delta_commands.vacuum(world.shared.spark, world.settings, self.table(world), everything=False)
+        if self.everything:
+            with world.process():
+                world.run(LAYERS)
+        table = self.table(world)
+        delta_commands.vacuum(world.shared.spark, world.settings, table, everything=self.everything)
 
 
 @dataclass(frozen=True)

@@ -378,6 +378,10 @@ class World:
                 self._is_standing = True  # which does not advance until everything is compared
                 self.run(LAYERS)
 
+    def move_on(self) -> None:
+        """Let the clock advance again after a rest."""
+        self._is_standing = False
+
     def statuses(self) -> set[str]:
         """Return the statuses of the letters."""
         return {row["status"] for row in pipeline.rows_of(self.settings, pipeline.DEAD_LETTERS)}
