@@ -116,6 +116,7 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
     assert totals == [(0, "orders-1m", 1), (1, "orders-1m", 3.25)]
 
 
+@pytest.mark.soak
 def test_files_of_several_topics_and_a_clock_that_moves_on(run: Try) -> None:
     call = {"user1": "ann", "user2": "bob", "timestamp": START_MS}
     Path("a.jsonl").write_text(lines(call | {"analytics": "busy"}))

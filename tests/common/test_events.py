@@ -234,6 +234,7 @@ def test_a_try_that_seemed_to_fail_leaves_no_event_twice(lake: str) -> None:
     assert [event.message for event in newest(lake, limit=10)] == ["first", "second"]
 
 
+@pytest.mark.soak
 def test_processes_that_append_at_once_lose_and_double_nothing(lake: str) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", WRITER, lake, f"process {number}", str(EACH)])

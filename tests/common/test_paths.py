@@ -77,6 +77,7 @@ def test_a_lake_may_have_any_name_that_its_readers_take(name: str, tmp_path: Pat
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.soak
 def test_spark_finds_a_lake_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
     name = "".join((NAMES["signs"], NAMES["brackets"], NAMES["letters"]))
     lake = Lake(spark, lake_address(f"{tmp_path}/{name}"))

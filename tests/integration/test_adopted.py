@@ -31,6 +31,8 @@ from tests.support.damage import as_in_a_new_process
 from tests.support.exporting import ONE_TABLE, Export, State, of_key
 from tests.support.settings import MakeSettings
 
+pytestmark = pytest.mark.soak
+
 REDIS_DATABASE = 15  # no other test uses it
 
 
@@ -136,7 +138,6 @@ def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved:
         moved.original.run()
 
 
-@pytest.mark.soak
 def test_an_adopting_export_that_is_killed_between_slices_goes_on_with_the_next_one(
     moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +168,6 @@ def test_an_adopting_export_that_is_killed_between_slices_goes_on_with_the_next_
     assert [check.differences for check in moved.copy.audited()] == [0, 0]
 
 
-@pytest.mark.soak
 def test_of_two_copies_the_older_one_goes_on_after_the_newer_one_was_lost(
     moved: Moved, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -188,7 +188,6 @@ def test_of_two_copies_the_older_one_goes_on_after_the_newer_one_was_lost(
     assert [check.differences for check in moved.copy.audited()] == [0, 0]
 
 
-@pytest.mark.soak
 def test_where_kafka_has_forgotten_what_was_sent_the_copy_goes_on_from_its_own_note(moved: Moved) -> None:
     moved.adopt()
     moved.copy.forget_progress()

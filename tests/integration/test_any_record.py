@@ -1,7 +1,8 @@
 """Every record, whatever it holds, becomes a row or a letter: see tests/fuzz/anything.py.
 
-`make test` runs one round of each format. `make soak` runs others for a minute, or FUZZ_MINUTES, in a
-separate process with a small heap and a deadline, through every layer and store.
+`make test` runs one round of JSON, and `make soak` one round of each other format. `make soak` also runs more
+rounds for a minute, or FUZZ_MINUTES, in a separate process with a small heap and a deadline, through every
+layer and store.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ SEED = 57
 RECORDS = 60
 
 
-@pytest.mark.parametrize("number", range(len(FORMATS)), ids=FORMATS)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, id=name, marks=() if name == "json" else pytest.mark.soak)
+        for number, name in enumerate(FORMATS)
+    ],
+)
 def test_no_record_stops_silver_and_gold_and_none_disappears(
     spark: SparkSession, session_settings: Settings, tmp_path: Path, number: int
 ) -> None:

@@ -31,6 +31,8 @@ from tests.support.journey import EVENTS
 from tests.support.pipeline import Row
 from tests.support.streams import STREAMS
 
+pytestmark = pytest.mark.soak
+
 SPENT, TRANSACTIONS = "gold.user_transactions_5m", "silver.transactions"
 SUMMARIES = "gold.metrics_summary_10m"
 BRONZE_CALLS, SILVER_CALLS = "bronze.call_metrics", "silver.call_metrics"

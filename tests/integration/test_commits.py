@@ -300,6 +300,7 @@ def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSes
     assert rows_of(spark.read.format("delta").load(table)) == sorted(expected.items())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("many", [pytest.param(5_000, id="few"), pytest.param(15_000, id="many")])
 def test_rows_that_stay_keep_apart_as_in_the_files_they_lay_in(
     spark: SparkSession, table: str, many: int

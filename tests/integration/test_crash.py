@@ -204,6 +204,7 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     assert tables.read(spark, str(pipeline.path_of(settings, BRONZE))).schema == bronze.SCHEMA
 
 
+@pytest.mark.soak
 def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verd
     assert silver_differences(lake_settings, CUTS) == []
 
 
+@pytest.mark.soak
 def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
     spark: SparkSession, lake_settings: Settings, tmp_path: Path
 ) -> None:
@@ -235,6 +237,7 @@ def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
         take_all(partial(silver_of, spark, lake_settings))
 
 
+@pytest.mark.soak
 def test_a_crash_after_a_side_table_loses_and_doubles_nothing(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

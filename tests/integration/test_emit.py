@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.operations.audit.stores import check_lead
@@ -12,6 +13,8 @@ from tests.support import pipeline
 from tests.support.pipeline import STREAM, Raw, read_topic
 from tests.support.settings import MakeSettings
 from tests.support.streams import METRICS_1M, under
+
+pytestmark = pytest.mark.soak
 
 TEN, NOW = pipeline.utc("2026-03-20T10:00:00"), pipeline.utc("2026-03-20T10:10:00")
 

@@ -68,6 +68,7 @@ def landing(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ..
     return check.differences, check.notes
 
 
+@pytest.mark.soak
 def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

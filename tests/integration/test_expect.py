@@ -41,6 +41,8 @@ from tests.expectations.lakes import TABLES
 from tests.support import pipeline
 from tests.support.processes import ROOT
 
+pytestmark = pytest.mark.soak
+
 DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "bronze.metrics_events": (("topic", "partition", "offset"), None, "keys are unique"),
     "silver.call_metrics": (
@@ -130,7 +132,6 @@ def damage(spark: SparkSession, settings: Settings, name: str) -> dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_every_suite_holds_on_what_the_pipeline_makes(
     spark: SparkSession,
     filled_lake: Settings,
@@ -149,7 +150,6 @@ def views_of(spark: SparkSession) -> set[str]:
     return {row.viewName for row in spark.sql("SHOW VIEWS").where("isTemporary").collect()}
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_damaged_rows_are_caught_by_the_expectations_that_they_break_and_named(
     spark: SparkSession, lake: Settings, every: Mapping[str, Subject], context: AbstractDataContext
@@ -193,7 +193,6 @@ def environment_of(settings: Settings, home: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     spark: SparkSession,
     lake: Settings,
@@ -308,7 +307,6 @@ def test_the_job_is_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_the_pages_read_in_a_browser(
     spark: SparkSession, lake: Settings, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
 
 
+@pytest.mark.soak
 def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(export: Export) -> None:
     export.put(State("auth", 0), State("auth", 1))
     export.take_away(State("auth", 1))
@@ -770,6 +771,7 @@ def counts_in_redis(export: Export) -> dict[str, int]:
         return {str(key): json.loads(str(client.get(key)))["count"] for key in keys}
 
 
+@pytest.mark.soak
 def test_a_lake_that_is_older_than_the_rows_in_redis_says_so_and_changes_nothing_there(
     export: Export, newer: Export
 ) -> None:
@@ -822,6 +824,7 @@ def test_a_lake_whose_rows_a_newer_lake_holds_back_fills_another_database(
     assert newer.checked().is_clean
 
 
+@pytest.mark.soak
 def test_rows_that_a_newer_lake_holds_back_are_counted_though_its_mark_is_lost(
     export: Export, newer: Export
 ) -> None:

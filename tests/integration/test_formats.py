@@ -351,6 +351,7 @@ def varint(number: int) -> bytes:
     return bytes([number << 1])
 
 
+@pytest.mark.soak
 def test_messages_of_protobuf_are_found_by_their_indexes_and_judged_by_the_contract(
     spark: SparkSession, make_settings: MakeSettings, running: Registry
 ) -> None:

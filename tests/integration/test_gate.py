@@ -29,6 +29,8 @@ from tests.support.pipeline import await_
 from tests.support.settings import MakeSettings
 from tests.support.streams import STREAMS, TRANSACTIONS
 
+pytestmark = pytest.mark.soak
+
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
 STREAM = (TRANSACTIONS,)
 INSERT_NOBODY = "INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1"
@@ -161,7 +163,6 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated) -> None:
     stop = Stop()
     running = threading.Thread(target=gated.run_live, args=(stop,))

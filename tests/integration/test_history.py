@@ -104,6 +104,7 @@ def test_a_tombstone_has_kafkas_time_and_does_not_move_the_watermark(
     assert "before the watermark 2010-12-13 08:00:00" in letter["reasons"][0]["message"]
 
 
+@pytest.mark.soak
 def test_a_backfill_that_was_killed_is_ended_as_it_was_begun_and_later_records_are_late_again(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

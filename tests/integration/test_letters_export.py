@@ -109,6 +109,7 @@ def test_each_letter_is_told_once_as_it_came(spark: SparkSession, settings: Sett
     assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("since", "sent"),
     [([], []), ([BROKEN], [BROKEN.value, NO_OBJECT.value])],
@@ -156,6 +157,7 @@ def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:
     assert dict(bare.headers)["lakehouse.letter.id"] == b"1"
 
 
+@pytest.mark.soak
 def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
     spark: SparkSession, settings: Settings
 ) -> None:

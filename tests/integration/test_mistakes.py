@@ -137,6 +137,7 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     assert not NOISE.search(ended.stderr), ended.stderr
 
 
+@pytest.mark.soak
 def test_a_jvm_that_does_not_come_up_is_given_up_in_one_line(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -25,6 +25,8 @@ from tests.support.notebooks import HARMLESS, Notebook, execute, rows
 from tests.support.processes import ROOT
 from tests.support.streams import STREAMS
 
+pytestmark = pytest.mark.soak
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPLORE, DEAD = ROOT / "notebooks" / "explore_gold.ipynb", ROOT / "notebooks" / "inspect_dead_letters.ipynb"
 STRIPPED = {
@@ -138,7 +140,6 @@ def test_gold_is_explored(lake: Settings, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     lake: Settings, tmp_path: Path
 ) -> None:

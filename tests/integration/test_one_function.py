@@ -40,7 +40,10 @@ from tests.support.pipeline import await_
 
 DAY_MS = 86_400_000
 
-AT_ONCE = pytest.mark.parametrize("max_bytes", [1, 1 << 30], ids=["each by itself", "at once"])
+AT_ONCE = pytest.mark.parametrize(
+    "max_bytes",
+    [pytest.param(1, id="each by itself", marks=pytest.mark.soak), pytest.param(1 << 30, id="at once")],
+)
 
 
 def test_a_deletion_takes_what_was_sent_before_it_whatever_the_partition(
@@ -124,6 +127,7 @@ def test_a_record_is_late_by_what_landed_before_it_in_other_commits(
     assert run.letters == {2: ("open", "late")}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("stream", "order", "taken"),
     [(PLAIN, "-offset", (1, 4)), (UNIQUE, "-(offset DIV 2)", (2, 2)), (CORRECTED, "-(offset % 2)", (2, 2))],
@@ -227,6 +231,7 @@ def test_a_conflicting_record_moves_the_front_even_if_a_person_gives_it_up(
     assert_late(run, 2)
 
 
+@pytest.mark.soak
 def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_letter(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +293,7 @@ def test_silver_waits_while_a_replay_decides_about_ids(
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=3)
 
 
+@pytest.mark.soak
 def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_settings: Settings) -> None:
     run = Run(lake, lake_settings, CORRECTED)
     now, (source,) = LANDED + timedelta(hours=2), CORRECTED.sources

@@ -354,6 +354,7 @@ def test_running_every_layer_again_changes_nothing(story: Story) -> None:
     assert sorted(map(repr, again.gold)) == sorted(map(repr, last.gold))
 
 
+@pytest.mark.soak
 def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_beginning(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

@@ -170,6 +170,7 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
+@pytest.mark.soak
 def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(lake: Lake, caught_up: Settings) -> None:
     fill(lake.spark, caught_up, [everybody(2)], first_offset=1000)
     pipeline.run_layers(lake.spark, caught_up, "silver", "gold", stream=TRANSACTIONS)

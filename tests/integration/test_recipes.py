@@ -28,6 +28,7 @@ LONG = {
     "Avro with a schema registry",
     "Begin at the end of a topic",
     "Carry on from a copy",
+    "Deletions from Debezium",
     "Keep thirty days",
     "Late records",
     "Fix a rule",

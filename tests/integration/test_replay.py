@@ -259,6 +259,7 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
 # A retry of a silver micro-batch under other rules.
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("first_s", "then_s"),
     [
@@ -295,6 +296,7 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == {SILVER: 1, DEAD_LETTERS: 2}
 
 
+@pytest.mark.soak
 def test_letters_of_a_micro_batch_that_silver_has_not_finished_wait_and_are_told(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
@@ -474,6 +476,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
     ]
 
 
+@pytest.mark.soak
 def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Settings) -> None:
     path = str(pipeline.path_of(settings, DEAD_LETTERS))
 

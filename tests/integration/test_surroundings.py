@@ -12,6 +12,8 @@ from deltalake import DeltaTable
 
 from tests.support.processes import BIN, LAKEHOUSE, QUICK_JVM, ROOT, finish, submit
 
+pytestmark = pytest.mark.soak
+
 NAME = "größe 100%, 東京 \"{$x}' [a]"
 NAMELESS = ["unshare", "--user", "--map-user=4242"]
 """Runs a command as a user for whom the system has no name."""
@@ -56,7 +58,6 @@ def test_a_layer_runs_for_a_nameless_user_on_a_nameless_host_under_any_locale(tm
     assert DeltaTable(str(lake / "silver" / "transactions")).version() == 0
 
 
-@pytest.mark.soak
 def test_spark_submit_under_a_locale_without_utf_8_is_refused_for_a_lake_beyond_ascii(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
     environment |= {

@@ -29,6 +29,8 @@ from tests.support.processes import place, running
 from tests.support.settings import MakeSettings
 from tests.support.streams import SALES
 
+pytestmark = pytest.mark.soak
+
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-02T00:00:00")
 REFUSED = Raw(b"not JSON")
@@ -137,7 +139,6 @@ def test_a_second_one_may_begin_what_the_first_has_begun_and_only_one_ends_it(
     assert [(row["product"], row["value"]) for row in notified] == [("pen", 2500)]
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
     spark: SparkSession, services: Endpoints, tmp_path: Path
@@ -168,7 +169,6 @@ def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
         assert landed == {b"one": 1, b"two": 1}
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_two_live_runs_of_all_layers_get_in_each_others_way_and_lose_and_double_nothing(
     spark: SparkSession, make_settings: MakeSettings

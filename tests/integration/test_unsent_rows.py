@@ -44,6 +44,8 @@ from tests.support import pipeline, redis_databases
 from tests.support.settings import MakeSettings
 from tests.support.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
 
+pytestmark = pytest.mark.soak
+
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TS_MS = 1_777_896_000_000
 LIMIT = 2 * 1024 * 1024
@@ -202,7 +204,6 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
 
 
 @pytest.mark.usefixtures("nameless")
-@pytest.mark.soak
 def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     spark: SparkSession, settings: Settings
 ) -> None:
@@ -224,7 +225,6 @@ def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     assert (calls.audited().differences, len(calls.audited().notes)) == (0, 1)
 
 
-@pytest.mark.soak
 def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_large(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +254,6 @@ def crash(*_arguments: object) -> int:
     raise ServiceError("Kafka was pulled out")
 
 
-@pytest.mark.soak
 def test_what_is_counted_may_be_too_large_too(spark: SparkSession, settings: Settings) -> None:
     (table,) = PRODUCT_SALES.sides
     sales = Exported(spark, settings, SALES, table)

@@ -40,7 +40,7 @@ from tests.support import pipeline
 from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, Raw
 
-pytestmark = [pytest.mark.cases, EACH_SHARE]
+pytestmark = [pytest.mark.cases, pytest.mark.soak, EACH_SHARE]
 
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 START_MS = int(pipeline.utc("2025-03-28T22:55:00").timestamp() * 1000)

@@ -22,7 +22,7 @@ from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw
 from tests.support.streams import TRANSACTIONS, under
 
-pytestmark = [pytest.mark.cases, EACH_SHARE]
+pytestmark = [pytest.mark.cases, pytest.mark.soak, EACH_SHARE]
 
 START_MS = int(pipeline.utc("2001-01-01T00:00:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-11-27T12:00:00")

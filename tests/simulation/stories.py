@@ -8,9 +8,7 @@ KEPT = Path(__file__).with_name("kept")
 
 QUICK = frozenset(
     {
-        "corrected_while_rebuilding",
         "deletion_in_another_partition",
-        "replayed_after_deletion",
     }
 )
 """The stories that make test runs; make soak runs the others."""

@@ -100,6 +100,7 @@ message Outer { message Inner { string id = 1; int64 at = 2; map<string, int32> 
 """
 
 
+@pytest.mark.soak
 def test_indexes_of_older_serializers_are_read_and_hostile_ones_name_no_message(spark: SparkSession) -> None:
     inner = of(SIMPLE, (1, 0))(id="i", at=AT_S * 1000)
     ms = inner.SerializeToString()
@@ -139,6 +140,7 @@ def nested(depth: int, number: int = 1) -> bytes:
     return body
 
 
+@pytest.mark.soak
 def test_work_and_memory_do_not_explode_with_depth_width_and_repetition(spark: SparkSession) -> None:
     first = of(TREE)(id="a", at=AT_S * 1000).SerializeToString()
     many = length_delimited(2, b"") * 250_000

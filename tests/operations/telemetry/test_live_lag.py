@@ -78,6 +78,7 @@ def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_
     assert committed(settings) == ([None, None] if noticed else [4, None])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings: MakeSettings) -> None:
     settings, at = make_settings({"kafka.topic_partitions": 2}), datetime.now(UTC)

@@ -20,6 +20,8 @@ from tests.support.processes import BIN, Process, running
 from tests.support.s3_proxy import Request
 from tests.support.seaweed import BUCKET, READER, driver, environment, files_of, options_of, settings_of
 
+pytestmark = pytest.mark.soak
+
 LONG_S = 3600.0
 FIRST_COMMIT = re.compile(r"/silver/numbers/_delta_log/0{19}1\.json$")
 
@@ -62,7 +64,6 @@ def test_a_commit_whose_answer_is_lost_is_known_as_ones_own(store: str, tmp_path
     assert rows_of(store, "lost") == [("one", 0), ("one", 1)]
 
 
-@pytest.mark.soak
 def test_two_drivers_and_a_writer_without_a_jvm_lose_no_commit(store: str, tmp_path: Path) -> None:
     many, beside = 100, 50
     wanted = environment(tmp_path, store, "race")
@@ -87,7 +88,6 @@ def test_two_drivers_and_a_writer_without_a_jvm_lose_no_commit(store: str, tmp_p
     assert len(set(rows_of(store, "race"))) == 2 * many + beside
 
 
-@pytest.mark.soak
 def test_a_driver_that_is_killed_before_the_answer_leaves_a_whole_commit(store: str, tmp_path: Path) -> None:
     killed: list[Process] = []
 
@@ -111,7 +111,6 @@ def test_a_driver_that_is_killed_before_the_answer_leaves_a_whole_commit(store: 
     assert rows_of(store, "kill") == [("one", 0), ("two", 0), ("two", 1)]
 
 
-@pytest.mark.soak
 def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: str, tmp_path: Path) -> None:
     with proxy.before(store) as between:
         between.hides_refusals = True
@@ -135,7 +134,6 @@ def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: 
             assert reading.returncode == 0
 
 
-@pytest.mark.soak
 def test_a_key_that_may_only_read_reads(store: str, tmp_path: Path) -> None:
     with running(driver("one", 3), environment(tmp_path, store, "read"), tmp_path / "one") as one:
         assert one.wait() == 0, one.errors

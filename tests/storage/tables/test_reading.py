@@ -194,6 +194,7 @@ def test_a_table_made_anew_at_the_path_is_another_one(spark: SparkSession, tmp_p
     assert [row.n for row in tables.read(spark, path).collect()] == [7]
 
 
+@pytest.mark.soak
 def test_a_snapshot_does_not_gather_commits(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
