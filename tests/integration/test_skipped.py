@@ -122,7 +122,8 @@ def differences(spark: SparkSession, settings: Settings, stream: Stream) -> int:
     return sum(check.differences for check in checks)
 
 
-@pytest.mark.parametrize("make", [lambda: SOUND, pytest.param(with_ids, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("make", [lambda: SOUND, with_ids])
 def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_can_be(
     spark: SparkSession, landed: Settings, make: Callable[[], Stream], capsys: pytest.CaptureFixture[str]
 ) -> None:

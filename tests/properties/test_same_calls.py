@@ -25,7 +25,7 @@ from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw, Row
 from tests.support.streams import CALLS, with_streams
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.soak]
 
 START = pipeline.utc("2026-03-28T23:58:00")
 LANDED = START + timedelta(minutes=30)

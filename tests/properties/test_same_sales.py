@@ -33,7 +33,7 @@ from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, Raw
 from tests.support.streams import SALES, with_streams
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.soak]
 
 START_MS = int(pipeline.utc("2026-03-28T22:59:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T12:00:00")

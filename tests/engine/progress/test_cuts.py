@@ -115,6 +115,7 @@ def test_compaction_brings_no_rows_that_a_reader_has_not_read(spark: SparkSessio
     assert offsets_of(cuts.read_up_to(spark, path, Position(1, 2))) != offsets_of(tables.read(spark, path))
 
 
+@pytest.mark.soak
 def test_a_cut_stays_when_vacuum_has_removed_what_compaction_replaced(
     lake: Lake, lake_settings: Settings, path: str
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_cut_stays_when_vacuum_has_removed_what_compaction_replaced(
     assert cuts.with_same_rows(spark, path, same + 1) == same + 1
 
 
+@pytest.mark.soak
 def test_what_log_retention_has_removed_counts_as_unread_and_is_named_where_it_is_needed(
     spark: SparkSession, path: str
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_query_begins_with_the_rows_of_a_table_in_parts_and_goes_on_with_its_c
     assert place.rows("out") == [0, 2, 5, 11]
 
 
+@pytest.mark.soak
 def test_what_changes_or_compacts_rows_is_no_micro_batch_and_is_noted_now_and_then(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +312,7 @@ def test_rows_of_unknown_origin_are_refused(place: Place) -> None:
     assert way_out in str(no.value)
 
 
+@pytest.mark.soak
 def test_a_commit_that_log_retention_has_removed_is_named(place: Place) -> None:
     place.land(1)
     place.take()
@@ -359,6 +361,7 @@ def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_ne
     assert place.rows("out") == [1, 2]
 
 
+@pytest.mark.soak
 def test_a_commit_that_was_lost_before_it_had_been_read_is_passed_over(place: Place) -> None:
     place.land(1)
     assert place.take() == [1]

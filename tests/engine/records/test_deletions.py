@@ -277,6 +277,7 @@ def flattened(deleted: Any, **more: Any) -> bytes:
     ).encode()
 
 
+@pytest.mark.soak
 def test_a_flattened_deletion_has_the_id_where_every_record_has_it(spark: SparkSession) -> None:
     cases: list[tuple[bytes, Judged]] = [
         (flattened("false"), ACCEPTED),
@@ -311,6 +312,7 @@ def test_a_flattened_deletion_has_the_id_where_every_record_has_it(spark: SparkS
     assert found == [expected for _, expected in cases]
 
 
+@pytest.mark.soak
 def test_a_sequence_within_after_is_not_the_deletions(spark: SparkSession) -> None:
     version = Field("after.version", "version", FieldType.LONG)
     contract = replace(ENVELOPE.contract, fields=(*ENVELOPE.contract.fields, version))
@@ -336,6 +338,7 @@ def test_a_header_has_the_sequence_of_a_record_without_a_value(spark: SparkSessi
     assert found == [expected for _, expected in cases]
 
 
+@pytest.mark.soak
 def test_an_envelope_in_avro_is_read_as_far_as_it_deletes(spark: SparkSession) -> None:
     row = {
         "type": "record",

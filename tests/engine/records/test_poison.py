@@ -20,6 +20,8 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = micros(NOW) // 1000
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
 EACH = 3
+QUICK = {"metrics_events", "call_metrics"}
+"""The tables that make test checks; make soak checks the others."""
 MOST_SAID = 600  # characters: a sentence and a value of at most 80 characters, escaped
 # Families that exceed limits that only a parser has.
 BEYOND_THE_ORACLE = {"deep nesting", "a long name", "too many digits"}
@@ -44,7 +46,9 @@ def test_all_kinds_come_before_any_comes_again() -> None:
     assert max(len(one.bytes.value or b"") for one in first) <= 1_000_000
 
 
-@pytest.mark.parametrize("table", KINDS)
+@pytest.mark.parametrize(
+    "table", [pytest.param(one, marks=() if one in QUICK else pytest.mark.soak) for one in KINDS]
+)
 def test_each_kind_is_refused_by_exactly_its_rules(spark: SparkSession, table: str) -> None:
     rng = Random(7)
     sent: list[tuple[Kind | None, bytes | None, bytes | None]] = []

@@ -66,6 +66,7 @@ def test_a_user_is_let_in_by_a_password_or_a_certificate(secured: Secured) -> No
     require_broker(by_certificate(secured.files, secured.admin.servers, "lakehouse"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -213,6 +214,7 @@ def test_what_may_not_be_made_is_named_after_the_rest_was_made(secured: Secured)
     assert describe_topic(secured.user, other) is None
 
 
+@pytest.mark.soak
 def test_the_doctor_lists_the_missing_rights_and_no_others(secured: Secured, topic: str) -> None:
     withdraw(secured, topic)
     rights = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +26,13 @@ class _Counted:
     def __call__(self, rows: DataFrame) -> DataFrame:
         self.times += 1
         return self._function(rows)
+
+
+@pytest.fixture(autouse=True)
+def few(spark: SparkSession) -> Iterator[None]:
+    """Execute for few rows, whatever the session was left with."""
+    with executing_for(spark, Amount.FEW):
+        yield
 
 
 def _numbers(spark: SparkSession, *numbers: int | None) -> DataFrame:
