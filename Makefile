@@ -7,6 +7,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FOUR   := --stream metrics --stream calls --stream sales --stream transactions
 HOURS  ?= 8
+# Tests and commands start many Python processes, which would each compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
 help: ## List the targets

@@ -1,8 +1,7 @@
 """Every record, whatever it holds, becomes a row or a letter: see tests/fuzz/anything.py.
 
-`make test` runs one round of JSON, and `make soak` one round of each other format. `make soak` also runs more
-rounds for a minute, or FUZZ_MINUTES, in a separate process with a small heap and a deadline, through every
-layer and store.
+The first test runs one round of each format. The second runs others for a minute, or FUZZ_MINUTES, in a
+separate process with a small heap and a deadline, through every layer and store.
 """
 
 from __future__ import annotations
@@ -20,18 +19,14 @@ from lakehouse.settings import Settings
 from tests.fuzz.anything import FORMATS, World, made, registry
 from tests.support.processes import ROOT
 
+pytestmark = pytest.mark.soak
+
 MINUTES = os.environ.get("FUZZ_MINUTES", "1")
 SEED = 57
 RECORDS = 60
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(number, id=name, marks=() if name == "json" else pytest.mark.soak)
-        for number, name in enumerate(FORMATS)
-    ],
-)
+@pytest.mark.parametrize("number", range(len(FORMATS)), ids=FORMATS)
 def test_no_record_stops_silver_and_gold_and_none_disappears(
     spark: SparkSession, session_settings: Settings, tmp_path: Path, number: int
 ) -> None:
@@ -44,7 +39,6 @@ def test_no_record_stops_silver_and_gold_and_none_disappears(
     assert min(world.tally.letters, world.tally.rows) > RECORDS / 20
 
 
-@pytest.mark.soak
 def test_anything_goes_through_all_layers_under_a_small_heap_and_a_deadline() -> None:
     seed = getattr(core, "global_force_seed", None) or SEED
     command = [sys.executable, "-m", "tests.fuzz.anything", "--seed", str(seed), "--minutes", MINUTES]

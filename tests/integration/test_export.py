@@ -118,6 +118,7 @@ def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: 
     assert export.run() == []
 
 
+@pytest.mark.soak
 def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     export.put(*(State("auth", window) for window in (0, 1, 9)), State("cart", 0))
     export.run()
@@ -385,13 +386,8 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     assert [one.result.rows for one in export.run()] == [1]  # the export follows the new table from now on
 
 
-@pytest.mark.parametrize(
-    "knows",
-    [
-        "the lake and Kafka",
-        *(pytest.param(one, marks=pytest.mark.soak) for one in ("Kafka alone", "the lake alone")),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("knows", ["the lake and Kafka", "Kafka alone", "the lake alone"])
 def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on(
     export: Export, tmp_path: Path, knows: str
 ) -> None:
@@ -567,6 +563,7 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
     assert export.run() == []
 
 
+@pytest.mark.soak
 def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_layer, "LARGE_FROM_BYTES", 1_000)
     monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 2)

@@ -34,6 +34,8 @@ from tests.support.crashing import Fault
 from tests.support.pipeline import Raw, await_
 from tests.support.streams import CALL_RECORDS, CALLS, SALES, TRANSACTIONS, USER_TRANSACTIONS_5M
 
+pytestmark = pytest.mark.soak
+
 NOON = pipeline.utc("2026-03-01T12:00:00")
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 GOLD = "gold.user_transactions_5m"
@@ -162,7 +164,6 @@ def await_while_running(running: Live, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_all_other_steps_go_on_while_one_is_tried_again_and_its_last_failure_ends_the_run(
     lake: FaultyLake,
 ) -> None:
@@ -192,7 +193,6 @@ def test_all_other_steps_go_on_while_one_is_tried_again_and_its_last_failure_end
     assert (lake.spent, lake.sold) == (lake.events, lake.events)
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_in_a_run_of_one_stream_a_step_that_fails_does_not_stop_landing(lake: FaultyLake) -> None:
     """This holds live and in a catch-up: records that do not land are lost once Kafka drops them."""
@@ -214,7 +214,6 @@ def test_in_a_run_of_one_stream_a_step_that_fails_does_not_stop_landing(lake: Fa
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recovers(
     lake: FaultyLake,
@@ -249,7 +248,6 @@ def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recover
     assert lake.spent == lake.events
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lake: FaultyLake) -> None:
     lake.catch_up([TRANSACTIONS, SALES])
@@ -311,7 +309,6 @@ def test_a_step_that_is_refused_starts_once_it_may_and_holds_nobody_up(lake: Fau
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.soak
 def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: FaultyLake) -> None:
     rows = {
         "call_analytics": {"user1": "a", "user2": "b", "analytics": 1},
@@ -363,7 +360,6 @@ class Gate:
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: FaultyLake) -> None:
     """The other stream's gate fails first, then its export."""
     fault = Fault()
@@ -387,7 +383,6 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Faul
     assert name in {one.query for one in running.done}
 
 
-@pytest.mark.soak
 def test_a_stop_does_not_wait_for_a_pause(lake: FaultyLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 60)
     lake.catch_up([TRANSACTIONS, SALES])

@@ -106,6 +106,7 @@ def test_each_data_file_and_commit_of_each_layer_finds_the_disk_full_once(
     assert is_right(spark, settings)
 
 
+@pytest.mark.soak
 def test_checkpoints_and_checksums_of_logs_that_find_no_room_stop_nothing(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ def losses(settings: Settings) -> list[tuple[int, int, int, str]]:
     return sorted((row["partition"], row["first_offset"], row["last_offset"], row["query"]) for row in rows)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("nameless")
 def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     spark: SparkSession, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch

@@ -125,6 +125,7 @@ def test_a_file_that_is_not_toml_is_named_wherever_the_command_is_run(
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.soak
 def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     ended = finish(submit("silver", "--stream", "metrix"), here.environment)
 

@@ -252,6 +252,7 @@ def test_a_replayed_row_that_an_unfinished_micro_batch_removes_is_not_without_a_
     assert (run.rows, run.letters) == ([0, 2], {1: ("superseded", "superseded")})
 
 
+@pytest.mark.soak
 def test_silver_waits_while_a_replay_decides_about_ids(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +409,7 @@ def test_an_id_that_is_noted_again_keeps_the_greatest_bar_and_none_once_its_row_
     assert [row.bar for row in retained.ids_taken(lake, other.sources[0]).collect()] == [None, None]
 
 
+@pytest.mark.soak
 def test_gold_follows_corrections_through_a_combine_that_selects_columns(
     lake: Lake, lake_settings: Settings
 ) -> None:

@@ -26,6 +26,8 @@ from tests.support import pipeline
 from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid
 from tests.support.pipeline import DEAD_LETTERS, Raw
 
+pytestmark = pytest.mark.soak
+
 WITH_HISTORY = [
     paid("a", 1, 10),
     paid("a", 2, 12),
@@ -77,7 +79,6 @@ def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None
     assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
 
 
-@pytest.mark.soak
 def test_a_rebuild_makes_rows_and_letters_without_ids_and_with_them_again(run: Run) -> None:
     dry = rebuilt(run, PLAIN, dry_run=True)
     assert run.rows == [1, 2, 6]
@@ -102,7 +103,6 @@ def test_a_rebuild_makes_rows_and_letters_without_ids_and_with_them_again(run: R
     assert not rebuilt(run, CORRECTED, dry_run=True).changed
 
 
-@pytest.mark.soak
 def test_rows_whose_records_retention_has_taken_get_no_id_and_are_counted(
     lake: Lake, lake_settings: Settings
 ) -> None:
@@ -122,7 +122,6 @@ def test_rows_whose_records_retention_has_taken_get_no_id_and_are_counted(
     assert rebuilt(run, CORRECTED).without_id == 0  # the settings are the same as before
 
 
-@pytest.mark.soak
 def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
     running = made(run, CORRECTED).make()
     pipeline.land(
@@ -143,7 +142,6 @@ def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
     assert run.rows == [0, 1, 2, 3, 6, 7]
 
 
-@pytest.mark.soak
 def test_a_rebuild_that_was_killed_is_refused_under_all_ids_until_one_has_ended(run: Run) -> None:
     killed = crash_at(tables.replace, 1, after=True)
     with pytest.raises(CrashError), patch.object(tables, "replace", killed):
@@ -209,7 +207,6 @@ def calls(gap_s: int) -> Stream:
     return joined_calls("calls", sides, pair=("one", "other"), gap=f"{gap_s}s", to=None)
 
 
-@pytest.mark.soak
 def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_force(
     lake: Lake, lake_settings: Settings
 ) -> None:

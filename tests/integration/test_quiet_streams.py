@@ -35,6 +35,7 @@ def event(at: datetime, value: float) -> Raw:
     return Raw(json.dumps(record).encode())
 
 
+@pytest.mark.soak
 def test_the_last_window_of_a_quiet_service_becomes_final_leaves_as_final_and_can_still_be_corrected(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

@@ -128,6 +128,7 @@ def caught_up(once_caught_up: Settings, lake_settings: Settings) -> Settings:
     return lake_settings
 
 
+@pytest.mark.soak
 def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
     lake: Lake, caught_up: Settings
 ) -> None:

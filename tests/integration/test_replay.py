@@ -171,6 +171,7 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
     assert gold_differences(settings, [0, 1, 2, 4]) == []
 
 
+@pytest.mark.soak
 def test_a_second_replay_is_refused_while_one_is_running(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_second_replay_is_refused_while_one_is_running(
     assert letters(settings)[4] == "replayed"
 
 
+@pytest.mark.soak
 def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
     assert in_silver(settings) == [0, 1, 2, 4]
 
 
+@pytest.mark.soak
 def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(lake: Lake, settings: Settings) -> None:
     DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, pipeline.BRONZE))).delete("offset = 6")
 

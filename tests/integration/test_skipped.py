@@ -168,6 +168,7 @@ def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_ca
     assert (done.judged, done.skipped, done.inserted, done.removed) == (7, 1, 0, 0)
 
 
+@pytest.mark.soak
 def test_a_skipped_record_stays_so_if_the_run_is_killed_between_its_letter_and_the_clean_rows(
     spark: SparkSession, landed: Settings
 ) -> None:

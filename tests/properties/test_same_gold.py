@@ -24,7 +24,7 @@ from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 from tests.support.streams import key_of
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.soak]
 
 START_MS = int(pipeline.utc("2026-03-28T22:59:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T09:00:00")

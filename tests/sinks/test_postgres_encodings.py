@@ -116,6 +116,7 @@ def test_the_encoding_is_warned_of(postgres_server: Server, encoding: str, said:
         assert "ENCODING 'UTF8' TEMPLATE template0" in doubt
 
 
+@pytest.mark.soak
 def test_the_export_goes_on_beside_a_row_that_the_database_cannot_hold(
     lake_of: Callable[[str], Gold], postgres_server: Server
 ) -> None:

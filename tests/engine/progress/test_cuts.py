@@ -80,6 +80,7 @@ def test_a_table_is_read_in_the_order_of_landing_wherever_its_records_lie(
     assert found == [[0, 1], [2, 3, 4, 5, 6, 7]]
 
 
+@pytest.mark.soak
 def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
     spark: SparkSession, path: str
 ) -> None:

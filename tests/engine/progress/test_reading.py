@@ -129,6 +129,7 @@ def test_a_micro_batch_that_was_killed_between_its_commits_is_taken_again_exactl
     assert place.rows("out") == [1, 2, 3]
 
 
+@pytest.mark.soak
 def test_the_very_first_micro_batch_is_taken_again_exactly_too(place: Place) -> None:
     """Start with the first commit and then, after an update, with a version's files."""
     for rewritten in (False, True):

@@ -56,6 +56,7 @@ def test_a_topic_that_has_no_leader_yet_is_asked_for_again(
     assert broker.ends([topic, "nobody's"]) == {topic: {0: Ends(0, 0), 1: Ends(0, 0)}}
 
 
+@pytest.mark.soak
 def test_a_topic_that_never_gets_a_leader_is_a_reason_and_no_defect(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def committed(settings: Settings) -> list[int | None]:
         consumer.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("refusals", "noticed"), [(3, 0), (1000, 1)])
 def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_told(
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, refusals: int, noticed: int

@@ -145,6 +145,7 @@ def test_a_layer_that_has_just_written_is_run_by_somebody_unless_it_was_stopped_
     }
 
 
+@pytest.mark.soak
 def test_a_process_has_its_file_while_it_lives_and_none_afterwards(tmp_path: Path) -> None:
     heartbeat = Heartbeat(["silver"], ["metrics"], 9464)
     file = file_of(tmp_path, socket.gethostname(), os.getpid())

@@ -70,7 +70,6 @@ TRIED = [
     Case("variantType", (supported("variantType"), "ADD COLUMN n VARIANT"), appends_only=True),
 ]
 OFTEN = (
-    "clustering domainMetadata",
     "allowColumnDefaults",
     "columnMapping",
     "deletionVectors",

@@ -119,6 +119,7 @@ def test_changes_of_a_table_whose_first_commits_are_gone_begin_where_it_can_be_r
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_small", [True, False])
 def test_rows_read_are_those_of_a_version_whatever_is_written_later(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_small: bool

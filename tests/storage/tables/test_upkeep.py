@@ -58,6 +58,7 @@ def test_there_is_no_vacuum_where_every_old_file_is_the_newest_versions(
     assert counts.jobs == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("place", [".", "_change_data", "part"])
 def test_an_old_file_that_no_version_has_is_removed(spark: SparkSession, table: Path, place: str) -> None:
     left = table / place / "part-00000-left-behind.snappy.parquet"
