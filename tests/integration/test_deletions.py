@@ -62,6 +62,7 @@ def outcomes(
     return sorted(row["offset"] for row in rows), told
 
 
+@pytest.mark.soak
 def test_a_record_without_a_value_takes_the_row_that_its_key_says(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

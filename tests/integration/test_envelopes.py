@@ -108,6 +108,7 @@ def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
     assert landing(spark, settings) == (0, ())
 
 
+@pytest.mark.soak
 def test_a_record_that_nothing_can_read_is_named_and_passed_over_on_request(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

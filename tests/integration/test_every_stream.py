@@ -12,6 +12,8 @@ from tests.chaos.files import QUERIES, TABLES
 from tests.support.journey import CRASHES, EVENTS, MALFORMED, Journey
 from tests.support.streams import STREAMS
 
+pytestmark = pytest.mark.soak
+
 EVERY_QUERY = {query for queries in QUERIES.values() for query in queries}
 
 
@@ -46,7 +48,6 @@ def test_after_crashes_every_row_message_and_redis_key_is_the_oracles(journey: J
         assert messages > journey.messages["first"][topic], topic
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_duckdb_reads_every_table_as_spark_does(journey: Journey) -> None:
     lake = Lake(journey.spark, journey.settings.lake)

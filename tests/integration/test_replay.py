@@ -128,6 +128,7 @@ def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
     )
 
 
+@pytest.mark.soak
 def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settings: Settings) -> None:
     version = pipeline.version_of(settings, SILVER)
 

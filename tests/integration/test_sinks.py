@@ -647,6 +647,7 @@ def test_a_fill_stands_until_redis_loses_its_keys(
     assert not sink.seems_filled()
 
 
+@pytest.mark.soak
 def test_a_fill_of_a_newer_table_stands_until_it_expires_and_the_older_table_is_refused(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
@@ -859,6 +860,7 @@ def test_every_key_has_a_time_to_live_which_an_update_begins_again(
     assert all(4990 < reader.ttl(key) <= 5000 for key in keys)
 
 
+@pytest.mark.soak
 def test_a_member_that_nothing_is_heard_of_leaves_the_latest_after_its_row(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
@@ -984,6 +986,7 @@ def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
         make_redis_sink().is_filled()
 
 
+@pytest.mark.soak
 def test_expired_members_leave_a_hundred_at_a_time(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:

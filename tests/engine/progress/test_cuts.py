@@ -103,6 +103,7 @@ def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
     assert offsets_of(cuts.read_up_to(spark, path, part.end)) == offsets_of(tables.read(spark, path))
 
 
+@pytest.mark.soak
 def test_compaction_brings_no_rows_that_a_reader_has_not_read(spark: SparkSession, path: str) -> None:
     spark.sql(f"OPTIMIZE delta.`{path}`")
     assert not cuts.has_unread(spark, path, Position(2), tables.version_of(spark, path) + 1)

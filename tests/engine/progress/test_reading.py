@@ -153,6 +153,7 @@ def test_the_very_first_micro_batch_is_taken_again_exactly_too(place: Place) -> 
         assert place.rows("out") == place.rows("in")
 
 
+@pytest.mark.soak
 def test_a_query_begins_with_the_rows_of_a_table_in_parts_and_goes_on_with_its_commits(place: Place) -> None:
     for number in range(3):
         place.land(number)
@@ -341,6 +342,7 @@ def lose_newest(place: Place, name: str) -> None:
     lasting.look(Path(place.path(name)), name)
 
 
+@pytest.mark.soak
 def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_new_start_too(
     place: Place,
 ) -> None:

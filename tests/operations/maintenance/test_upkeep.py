@@ -24,6 +24,8 @@ from lakehouse.storage.tables import Lake
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, GOLD, SILVER, STREAM, Raw
 
+pytestmark = pytest.mark.soak
+
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-01T00:30:00")
 CUTS = 9
