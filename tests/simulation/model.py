@@ -60,6 +60,7 @@ class Life:
 
     settings   the current settings
     now_us     the time of the lake's clock, which decides which calls are over
+    latest_us  the latest time that the clock has shown; it may have been set back since
     sent       every record, in the order of each partition
     landed     `ingested_at`, in microseconds, of each record that was ever in bronze; it is read from bronze
                (`compare.landings`) before retention deletes the record
@@ -79,6 +80,7 @@ class Life:
 
     settings: Settings
     now_us: int = 0
+    latest_us: int = 0
     sent: list[Sent] = field(default_factory=list)
     landed: dict[Place, int] = field(default_factory=dict)
     decisions: dict[str, list[Decision]] = field(default_factory=lambda: defaultdict(list))
@@ -98,11 +100,13 @@ class Expected:
     outcomes  by source: the outcome of each record
     gold      by table: its rows, except for rows that its own retention has deleted
     metrics   the clean records from which windows of statistics are computed
+    closed    calls, as of the latest time that the clock has shown
     """
 
     outcomes: Mapping[str, Mapping[Place, Outcome]]
     gold: Mapping[str, Sequence[Row]]
     metrics: Sequence[Metric] = ()
+    closed: Sequence[Row] = ()
 
 
 def expected(life: Life, stream: Stream) -> Expected:
@@ -110,6 +114,7 @@ def expected(life: Life, stream: Stream) -> Expected:
     found = {source.table: outcomes_of(life, source) for source in stream.sources}
     gold: dict[str, Sequence[Row]] = {}
     metrics: Sequence[Metric] = ()
+    closed: Sequence[Row] = ()
     match stream.name:
         case "transactions":
             gold["user_transactions_5m"] = user_transactions_5m(
@@ -136,8 +141,9 @@ def expected(life: Life, stream: Stream) -> Expected:
             ]
             gap_s, grace_s = (seconds_of(life.settings, "calls", key) for key in ("gap", "grace"))
             gold["call_records"] = call_records(calls, life.now_us, gap_s=gap_s, grace_s=grace_s)
+            closed = call_records(calls, life.latest_us, gap_s=gap_s, grace_s=grace_s)
     kept = {name: [row for row in rows if is_kept(life, name, row)] for name, rows in gold.items()}
-    return Expected(found, kept, metrics)
+    return Expected(found, kept, metrics, closed)
 
 
 def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:

@@ -135,6 +135,7 @@ class World:
         """Set the clock; its monotonic counterpart never moves back."""
         self.elapsed_s += max(0.0, (shown - self._now).total_seconds())
         self._now = shown
+        self.life.latest_us = max(self.life.latest_us, pipeline.micros(shown))
 
     @property
     def stream(self) -> Stream:
