@@ -253,7 +253,7 @@ class _Source:
             has_effect = decision.what != "replay" or decision.has_admitted
             if has_effect and known.outcome.status != "open":
                 self._find_decided(decision)
-            if self._is_by_other_ids(decision) and not has_effect:
+            if self._is_by_other_ids(decision) and not (has_effect and not self._has_failed(decision)):
                 continue
             if known.outcome.status == "open" and decision.what == "replay":
                 admitted += self._replayed(known, decision)
@@ -274,6 +274,11 @@ class _Source:
         may_differ = self._is_by_other_ids(decision) or any(map(self._is_in_time, self._beforehand))
         if may_differ and not self._is_decided(decision.place):
             self.found[decision.place] = decision
+
+    def _has_failed(self, decision: Decision) -> bool:
+        """Return whether a replay admitted no row, because a later decision found the letter open."""
+        later = self._beforehand.get(decision.place)
+        return decision.what == "replay" and later is not None and later.what in {"discard", "resolve"}
 
     def _find_in_time(self, known: _Known, decision: Decision) -> None:
         """Record that an open letter's record was in time, unless retention has deleted its period."""

@@ -650,6 +650,14 @@ def test_a_decision_that_was_made_under_other_ids_stays_with_its_record() -> Non
     assert by_ids("replay") == ["row", "row"]
 
 
+def test_a_replay_failed_under_other_ids_if_its_letter_was_discarded_later() -> None:
+    records = [sent(0, landed=1), sent(1, landed=2, amount=11)]
+    replayed = decided("replay", 1, after=3, has_admitted=True, made_with=("id", None))
+    discarded = decided("discard", 1, after=4, made_with=("id", None))
+
+    assert become(records, PLAIN, [replayed, discarded]) == ["row", "discarded"]
+
+
 def test_a_letter_that_was_given_up_under_other_ids_is_not_answered_before() -> None:
     records = [sent(0, landed=1, amount="x"), sent(1, landed=2)]
     discarded = [decided("discard", 0, after=3, made_with=(None, None))]

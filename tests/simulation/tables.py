@@ -50,7 +50,8 @@ class Optimize(_OfTable):
 class Vacuum(_OfTable):
     """VACUUM files that no version of the last week needs, or that the newest version does not need.
 
-    In the second case, all layers first read what they need of earlier versions.
+    In the second case (`everything`), all layers first read what they need of earlier versions. In gold, the
+    audit of Redis also needs them, for as long as its rows live.
     """
 
     everything: bool = False
