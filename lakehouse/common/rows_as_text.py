@@ -69,7 +69,7 @@ def as_json(answer: QueryResult) -> str:
 
 
 def as_csv(answer: QueryResult) -> str:
-    """Return the result as CSV with a header and one row per line. Null is an empty field.
+    """Return the result as CSV with a header and one row per line. Nulls become empty fields.
 
     Text is made printable, and gets a leading ' if a spreadsheet would read it as a formula. Numbers and
     numeric text are unchanged.

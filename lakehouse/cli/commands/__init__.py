@@ -1,5 +1,6 @@
 """The subcommands of `lakehouse`, one module each.
 
-Every start of `lakehouse` imports all of these modules. What only a command's work needs, such as Spark, is
-therefore imported in its functions: help and refused arguments cost a third of a second of CPU time.
+Every start of `lakehouse` imports all of these modules. Packages that a command needs only for its work, such
+as Spark, are therefore imported inside its functions, so help and argument errors take only a third of a
+second of CPU time.
 """

@@ -30,7 +30,7 @@ from lakehouse.dev.scaffold import Kind
 if TYPE_CHECKING:
     from lakehouse.dev.scaffold.reading import Samples
 
-app = typer.Typer(no_args_is_help=True, help="Write your own stream.")
+app = typer.Typer(no_args_is_help=True, help="Generate a new stream.")
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -45,7 +45,7 @@ _EPILOG = (
 
 @app.callback()
 def new() -> None:
-    """Generate your own stream."""
+    """Generate a new stream."""
 
 
 @app.command(epilog=_EPILOG)

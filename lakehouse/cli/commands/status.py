@@ -36,9 +36,10 @@ def status(
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show each stream's health, worst first, the reasons, the running processes and the failing steps.
+    """Show each stream's health (worst first), the reasons, the running processes and the failing steps.
 
-    The report also says if no process evaluates alerts. A stream's line has the longest wait of its layers.
+    The report also says if no process evaluates alerts. A stream's line shows the longest wait among its
+    layers.
 
     On a terminal, the report refreshes every second until Ctrl-C. Elsewhere, and with --format json, the
     report is printed once. The command works even when no job is running. A narrow terminal shows fewer

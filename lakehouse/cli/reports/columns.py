@@ -40,10 +40,10 @@ def table(columns: Sequence[Column[_Row]], rows: Sequence[_Row], width: int) -> 
 
 
 def number(count: int | None) -> str:
-    """Return a number for people; ? if it is unknown."""
+    """Return a number with thousands separators, or "?" if it is unknown."""
     return "?" if count is None else f"{count:,}"
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a time to the second; empty if there is none."""
+    """Return a time to the second, or an empty string if there is none."""
     return "" if moment is None else f"{moment:%F %T}"

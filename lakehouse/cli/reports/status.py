@@ -1,4 +1,4 @@
-"""The `lakehouse status` report: a line for each stream, worst first, then what is wrong and what runs.
+"""The `lakehouse status` report: a line per stream, worst first, then the problems and the processes.
 
     2026-11-22 09:00:00 UTC
     stream   health      since  newest         waiting  letters
@@ -55,8 +55,8 @@ def drawn(
     """Return the report for a terminal.
 
     `alerts_reason` says why alerts are not evaluated, or why that is unknown. A live report shows only as
-    many reasons as fit, those of the worst streams. With `with_steps`, the report also has the backlog of
-    each step and the size of each table.
+    many reasons as fit, starting with the worst stream's. With `with_steps`, the report also shows the
+    backlog of each step and the size of each table.
     """
     width, states = console.width, sorted(seen.streams, key=_badness)
     above = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
@@ -76,7 +76,7 @@ def drawn(
 
 
 def _badness(state: StreamState) -> tuple[int, bool, float]:
-    """Return a sort key: the worst word first, then the word that has applied for the longest time."""
+    """Return a sort key: the worst health first, then the health that has lasted the longest."""
     since = state.health.since
     return -_ORDER.index(state.health.word), since is None, 0.0 if since is None else since.timestamp()
 
@@ -105,7 +105,7 @@ def _word(state: StreamState) -> Text:
 
 
 def _moment(moment: datetime | None, at: datetime, width: int) -> str:
-    """Return a time, on a narrow terminal without the year, or without the date if it is today's."""
+    """Return a time. A narrow terminal omits the year, or the whole date if it is today's."""
     if moment is None or width >= _WIDE:
         return clock(moment)
     return f"{moment:%T}" if moment.date() == at.date() else f"{moment:%m-%d %H:%M}"
@@ -139,7 +139,7 @@ def _gate(state: StreamState) -> str | Text:
 
 
 def _reasons(states: Iterable[StreamState], above: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield a line for each reason why streams are neither well nor idle, unless it is among those above."""
+    """Yield a line for each reason why streams are neither well nor idle, unless it is shown above them."""
     names = dict[tuple[Word, str], list[str]]()
     for state in states:
         word, reason = state.health.word, state.health.reason
@@ -170,7 +170,7 @@ def _processes(states: Sequence[StreamState], at: datetime, width: int) -> Itera
         run = of_streams[0]
         rates = [one.rows_per_s for mine in of_streams for one in mine.queries if one.rows_per_s is not None]
         more = [f"{max(rates):,.0f} rows/s"] if rates else []
-        more += [] if run.telemetry_port is None else [f"telemetry at port {run.telemetry_port}"]
+        more += [] if run.telemetry_port is None else [f"telemetry on port {run.telemetry_port}"]
         since = f"since {_moment(run.started_at, at, width)}"
         said = f"process {run.pid} on {run.host} runs {_layers(run)}{_streams(run, states)} {since}"
         yield Text(", ".join([said, *more]), no_wrap=True, overflow="ellipsis")
@@ -201,7 +201,7 @@ def _indented(text: Text) -> Padding:
 
 
 def _fitting(lines: list[RenderableType], room: int, console: Console) -> list[RenderableType]:
-    """Return the first of the lines that fit into `room` lines of the terminal, and how many are left out."""
+    """Return the first lines that fit into `room` terminal lines, then a line that counts any others."""
     heights = [_lines(one, console) for one in lines]
     if sum(heights) <= room:
         return lines

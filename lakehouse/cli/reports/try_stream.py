@@ -27,7 +27,7 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding, Message
 _MOST_COLUMNS = 9
 
 KEYS = {
-    "bad_timestamp": "if the times are right, declare their form with event_time_unit or event_time_zone",
+    "bad_timestamp": "if the times are right, declare their format with event_time_unit or event_time_zone",
     "wrong_type": "if the values are right, declare the field's type, or accepts_numbers = true for a string",
     "missing_field": "if records may lack the field, declare required = false",
     "null_field": "if the field may be null, declare required = false",
@@ -60,7 +60,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule that records break, in a column or None: how many do, the first one's line, and its message."""
+    """A broken rule and its column (or None): the number of records, and the first one's line and message."""
 
     rule: str
     column: str | None

@@ -196,7 +196,7 @@ def test_one_of_200_characters_gets_whole_times_and_durations(tmp_path: Path) ->
             "  transactions: 5 rows of gold.user_transactions_5m wait for export; no process runs it; "
             "the oldest has waited since 2026-11-22 08:12:39 UTC"
         ),
-        "process 4711 on elsewhere runs gold since 2026-11-22 08:00:00, 1,234 rows/s, telemetry at port 9464",
+        "process 4711 on elsewhere runs gold since 2026-11-22 08:00:00, 1,234 rows/s, telemetry on port 9464",
         "  gold.user_transactions_5m fails: OSError: the disk is full",
     ]
 
