@@ -19,7 +19,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 class Chosen:
     """A chosen field, and the reason for the choice.
 
-    If the user named the field, the reason only says where its values are no numbers, or is empty.
+    If the user named the field, the reason only says which values are not numbers, or is empty.
     """
 
     field: Seen

@@ -28,9 +28,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A line that is left out of the samples, and why.
+    """A line that is left out of the samples, and the reason.
 
-    `rule` is the dead-letter rule by which every stream refuses it, or None if a stream may accept it.
+    `rule` is the dead-letter rule under which every stream refuses it, or None if a stream may accept it.
     """
 
     line: Line
@@ -43,14 +43,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Samples:
-    """A topic's samples that are kept, and the lines that are left out. Tombstones are neither."""
+    """The samples that are kept for a topic, and the lines that are left out. Tombstones are in neither."""
 
     kept: Sequence[Sample]
     left_out: Sequence[LeftOut] = ()
 
     @property
     def warning(self) -> str | None:
-        """How many lines are left out, with the first of them, or None if all are kept."""
+        """The number of lines that are left out, and the first of them, as text; None if all are kept."""
         number, every = len(self.left_out), len(self.kept) + len(self.left_out)
         if not number:
             return None
@@ -59,14 +59,14 @@ class Samples:
 
 
 def samples_of(lines: Sequence[Line]) -> Samples:
-    """Return the samples in a topic's lines. Raises SettingsError if no sample is left."""
+    """Return the samples in a topic's lines. Raises SettingsError if all are left out."""
     read = [_sample_of(line, line.record.value) for line in lines if line.record.value is not None]
     if not read:
-        raise SettingsError("the samples have no record with a value")
+        raise SettingsError("none of the samples has a value")
     kept = [one for one in read if isinstance(one, Sample)]
     left_out = [one for one in read if isinstance(one, LeftOut)]
     if not kept:
-        raise SettingsError(f"no sample is left: {_named(left_out)}")
+        raise SettingsError(f"every sample is left out: {_named(left_out)}")
     return Samples(kept, left_out)
 
 

@@ -1,7 +1,6 @@
 """The records that a new stream refuses, for its first dead-letter test.
 
-These are the lines that are left out of the samples, and the samples that have a text where most have a
-number.
+These are the lines that are left out of the samples, and the samples with a string where most have a number.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def spoilt_by(fields: Iterable[tuple[Seen, str]]) -> dict[int, list[str]]:
 
 
 def mended(record: Record, fields: Iterable[Seen]) -> Record:
-    """Return a record with a number instead of each text that spoils one of the fields."""
+    """Return a record with a number in place of each string that spoils one of the fields."""
     for field in fields:
         if field.spoilers and isinstance(value_at(record, field.names), str):
             record = with_value(record, field.names, field.fitting[0])
@@ -39,13 +38,13 @@ def mended(record: Record, fields: Iterable[Seen]) -> Record:
 
 
 def with_value(record: Record, names: Names, value: Any) -> dict[str, Any]:
-    """Return a record with another value at a path."""
+    """Return a record with the value at a path replaced."""
     first, *rest = names
     return {**record, first: with_value(record[first], tuple(rest), value) if rest else value}
 
 
 def refused_of(samples: Samples, spoilt: Spoilt) -> list[Refused]:
-    """Return the first few records that are certainly refused, without long ones."""
+    """Return the first few records that are certain to be refused, except long ones."""
     found = [
         Refused(_readable(one.line.record.value or b""), [{"rule": one.rule}])
         for one in samples.left_out

@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Spoiler:
-    """A text in a field that is a number in most samples, and the index and place of its sample."""
+    """A string in a field that is a number in most samples, and its sample's index and location."""
 
     at: int
     place: str
@@ -63,8 +63,8 @@ class Spoiler:
 class Seen:
     """A field found in samples: the names on its path, and its non-null values.
 
-    `at` has the index of each value's sample in `samples`. If the field is kept as text, no text in it is a
-    spoiler.
+    `at` contains the index of each value's sample in `samples`. If the field is kept as text, no string in it
+    is a spoiler.
     """
 
     names: Names
@@ -80,7 +80,7 @@ class Seen:
 
     @cached_property
     def spoilers(self) -> tuple[Spoiler, ...]:
-        """The texts in a field whose other values, at least nine in ten, are numbers; else none."""
+        """The strings in a field, if at least nine in ten of its values are numbers; otherwise none."""
         numbers = [value for value in self.values if not isinstance(value, str)]
         is_number = 10 * len(numbers) >= 9 * len(self.values)
         if self.is_kept_as_text or not is_number or not all(map(_is_number, numbers)):
@@ -91,12 +91,12 @@ class Seen:
 
     @property
     def as_text(self) -> Seen:
-        """The field as a key, which takes texts beside numbers."""
+        """The field as a key, which accepts strings as well as numbers."""
         return replace(self, is_kept_as_text=True)
 
     @cached_property
     def fitting(self) -> tuple[Any, ...]:
-        """The values without the spoilers: those that the type fits."""
+        """The values that the type fits, which are all except the spoilers."""
         if not self.spoilers:
             return self.values
         return tuple(value for value in self.values if not isinstance(value, str))
@@ -108,13 +108,13 @@ class Seen:
 
     @property
     def how_often(self) -> str:
-        """How many of the samples contain a fitting value, as text."""
+        """The number of samples with a fitting value, as text."""
         count, every = len(self.fitting), len(self.samples)
         return f"in all {every} samples" if count == every else f"in {count} of {every} samples"
 
     @property
     def remark(self) -> str:
-        """The first spoilers, as the end of a sentence, or nothing."""
+        """The first spoilers, as the end of a sentence; empty if there are none."""
         if not self.spoilers:
             return ""
         more = len(self.spoilers) - _MOST_SPOILERS
@@ -123,7 +123,7 @@ class Seen:
 
     @property
     def said(self) -> str:
-        """How many of the samples contain the field, and where it is no number although most are."""
+        """The number of samples with the field; for a mostly numeric field, also where it is not a number."""
         return f"a number {self.how_often}{self.remark}" if self.spoilers else self.how_often
 
     @property

@@ -55,7 +55,7 @@ class Wanted:
 class Made:
     """Python code for a new package: description, stream module, suites (keyed by gold table) and tests.
 
-    `spoilt` has the samples that the stream refuses, by topic.
+    `spoilt` contains the samples that the stream refuses, keyed by topic.
     """
 
     about: About
@@ -129,7 +129,7 @@ def windowed_sums(wanted: Wanted) -> Made:
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
         f"length={text(_LENGTH)},  # guess: five minutes of event time",
-        *(["signed=True,  # guess: some sample is zero or negative"] if is_signed else []),
+        *(["signed=True,  # guess: some samples are zero or negative"] if is_signed else []),
     ]
     return _made(
         parts,
@@ -306,7 +306,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return the times a second and a day after the record's time. If it has no time, the first is None."""
+    """Return the times one second and one day after the record's time; the first is None without a time."""
     value = None if time is None else value_at(record, time.field.names)
     if time is None or value is None:
         return None, "2100-01-01T00:00:00Z"

@@ -52,7 +52,7 @@ def suite_text(
 
 @dataclass(frozen=True)
 class Refused:
-    """A refused record: its value, and what is known of each reason, its rule or its column."""
+    """A refused record: its value and, for each reason, the rule or the column, whichever is known."""
 
     value: str | bytes
     reasons: Sequence[Mapping[str, str]]
@@ -103,7 +103,7 @@ def call_tests_text(
 
 
 def _refused_text(name: str, records: Any, refused: Sequence[Refused]) -> str:
-    """Return the test that the records are dead letters, or nothing if there are none."""
+    """Return a test that the records become dead letters, or nothing if there are none."""
     if not refused:
         return ""
     dead = [{"record": number, **reason} for number, one in enumerate(refused) for reason in one.reasons]

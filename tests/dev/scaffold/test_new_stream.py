@@ -254,7 +254,7 @@ def test_samples_of_which_none_is_left_end_in_a_line(make: Make) -> None:
 
     assert isinstance(ended.exception, SettingsError)
     assert str(ended.exception) == (
-        "no sample is left: s:1 is not UTF-8: invalid continuation byte at position 7; "
+        "every sample is left out: s:1 is not UTF-8: invalid continuation byte at position 7; "
         "s:2 is not a JSON object"
     )
     assert not Path("lakehouse.toml").exists()

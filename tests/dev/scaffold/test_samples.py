@@ -173,8 +173,8 @@ def test_a_warning_names_the_first_three_lines() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ((None,), "the samples have no record with a value"),
-        ((b"1", b"2"), "no sample is left: s:1 is not a JSON object; s:2 is not a JSON object"),
+        ((None,), "none of the samples has a value"),
+        ((b"1", b"2"), "every sample is left out: s:1 is not a JSON object; s:2 is not a JSON object"),
     ],
 )
 def test_samples_of_which_none_is_left_are_refused(values: tuple[bytes | None, ...], why: str) -> None:
