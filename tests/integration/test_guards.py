@@ -107,7 +107,7 @@ def test_dead_letters_of_a_table_that_is_gone_are_refused(spark: SparkSession, s
     with replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")
 
-    assert message.startswith(f"there are rows in {DEAD_LETTERS}, but no recorded position of {SILVER}")
+    assert message.startswith(f"{SILVER} has no recorded position, but rows already exist in {DEAD_LETTERS}")
     assert f"the rows of {pipeline.path_of(settings, DEAD_LETTERS)} where job = '{SILVER}'" in message
 
 

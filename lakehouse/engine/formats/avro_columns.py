@@ -73,7 +73,7 @@ class _Found:
         return of_unit(self.value.cast("timestamp"))
 
     def whole(self) -> Column:
-        """Return a float, double or decimal as a long, or null if it has a fraction or is too great.
+        """Return a float, double or decimal as a long, or null if it has a fraction or is too large.
 
         Spark's JSON has an exponent in doubles from 10,000,000 on, so a thorough check would refuse them.
         """

@@ -127,7 +127,7 @@ def _judged(
 def _of_types(
     name: str, found: _Found, fits: frozenset[str], maybe: frozenset[str], of: str
 ) -> Iterator[Finding]:
-    """Yield the types that do not fit. Of the types in `maybe`, some values fit."""
+    """Yield the types that do not fit. For the types in `maybe`, only some values fit."""
     if wrong := sorted(found.types - fits):
         is_never = not found.types & (fits | maybe)
         yield Finding(f"{name} must be a {of}, but can be {' or '.join(wrong)} in the schema", is_never)

@@ -87,7 +87,7 @@ class SchemaStore:
         return self._kept | self._known.keys()
 
     def look_up(self, spark: SparkSession, access: RegistryAccess, ids: Sequence[int]) -> Found:
-        """Look up ids, in the given order.
+        """Look up the schemas for these ids, in the given order.
 
         Raises RegistryError if the registry is needed and does not answer.
         """

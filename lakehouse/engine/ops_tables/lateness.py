@@ -83,7 +83,7 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move by which a commit with rows requires the current number and leaves it unchanged."""
+        """The move that makes a commit with rows require the current number and keep it."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:

@@ -7,7 +7,7 @@ comparison of tables can explain every missing row. A rerun replaces the row. Fo
 Grain of ops.retained_ids: one row per id whose silver row retention deletes, and one per id whose dead
 letters retention deletes after a deletion record has removed the silver row; key: table_id, fingerprint. Rows
 are written before the deletion, and only for sources with `sequence_by`. If `bar` is null, no later record is
-accepted. Under another setting than the row's `sequence_by`, `bar`, `until` and `since` count as null. If an
+accepted. If the setting `sequence_by` differs from the row's, `bar`, `until` and `since` count as null. If an
 id is written again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
 """
 

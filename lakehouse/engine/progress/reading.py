@@ -400,8 +400,9 @@ class _State:
                 for one in filled
             )
             raise PositionError(
-                f"there are rows in {' and '.join(one.name for one in filled)}, but no recorded position of "
-                f"{query}: another program wrote these rows, or a table that belongs to them was deleted. "
-                "Starting from the beginning would write rows twice. Restore a matching set of tables, or "
-                f"delete {rows} (and the tables made from these rows) and run again to rebuild them"
+                f"{query} has no recorded position, but rows already exist in "
+                f"{' and '.join(one.name for one in filled)}: another program wrote these rows, or a related "
+                "table was deleted. Starting from the beginning would write rows twice. Restore a matching "
+                f"set of tables, or delete {rows} (and the tables made from these rows) and run again to "
+                "rebuild them"
             )
