@@ -1,6 +1,6 @@
-"""Tell from the beat in the state topic whether any process evaluates the alert rules.
+"""Determine from the beat in the state topic whether any process evaluates the alert rules.
 
-Where nobody evaluates them, an empty list of alerts does not mean that all is well.
+If no process evaluates them, an empty list of alerts does not mean that all is well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def unwatched(beat: Beat | None, now: datetime) -> str | None:
 class Evaluated:
     """Whether the rules are evaluated (None if unknown), and the reason if they are not, or if it is unknown.
 
-    While the broker is away, there is no reason: the observation has it.
+    While the broker is unreachable, the reason is None, because the observation already contains it.
     """
 
     is_evaluated: bool | None
@@ -59,7 +59,7 @@ class Beats:
     def at(self, seen: Observation) -> Evaluated:
         """Return whether the rules were evaluated at the time of an observation.
 
-        The topic is not read if the observation says that the broker is away.
+        The topic is not read if the observation says that the broker is unreachable.
         """
         if seen.broker_reason is not None:
             return Evaluated(None)
@@ -83,7 +83,7 @@ class Beats:
 
 
 class BeatCollector(Collector):
-    """A collector for whether the rules are evaluated, at the time of the observation that `look` returns."""
+    """A collector that reports whether the rules were evaluated at the time of `look`'s observation."""
 
     def __init__(self, beats: Beats, look: Callable[[], Observation]) -> None:
         self._beats = beats

@@ -87,7 +87,7 @@ class Copying:
             ) from error
         raise TableError(
             f"files of {self.lake.root} were removed faster than they could be copied. Set "
-            "maintenance.keep_versions to more time than a copy takes, then run the copy again"
+            "maintenance.keep_versions to a longer time than a copy takes, then run the copy again"
         )
 
     def _standing(self) -> Marker:

@@ -1,4 +1,4 @@
-"""A run's output: text lines for people, or JSON lines for log collectors.
+"""A run's output: readable text lines, or JSON lines for log collectors.
 
 Each JSON line contains `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's
 line also contains stream, layer, table, batch (the version written or sent, or null for clock-driven work),
@@ -50,7 +50,7 @@ class Lines(Protocol):
 
 
 class TextLines:
-    """Text lines for people."""
+    """Readable text lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
