@@ -77,7 +77,7 @@ def test_the_others_go_on_and_it_is_brought_up_to_date_however_often_it_is_kille
         said = "export.metrics_1m by the clock failed"
         live.await_output(said)
         status = finish([LAKEHOUSE, "status", "--stream", "metrics"], environment).stdout
-        assert "PostgreSQL is out of reach" in " ".join(status.split())
+        assert "PostgreSQL is unreachable" in " ".join(status.split())
 
         for number in range(6):
             name = f"service {number}"

@@ -331,7 +331,7 @@ def test_what_redis_refuses_is_named_with_what_to_do_also_by_the_doctor(
         assert text.startswith(said)
         assert "; " in text
         assert "\n" not in text
-        assert "out of reach" not in text
+        assert "unreachable" not in text
 
 
 def test_fields_called_as_what_a_row_has_beside_them_are_kept(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
         (redis.ResponseError("BUSY Redis is busy running a script."), "busy with another client's script"),
         (redis.ConnectionError("max number of clients reached"), "has reached its connection limit"),
         (redis.AuthenticationError("invalid username-password pair"), "has refused the user"),
-        (redis.TimeoutError("Timeout reading from socket"), "is out of reach"),
+        (redis.TimeoutError("Timeout reading from socket"), "is unreachable"),
         (
             redis.ResponseError("ERR of some kind"),
             "has refused one of the export's commands: ERR of some kind",

@@ -200,7 +200,7 @@ def test_a_server_that_is_away_catches_up_from_its_own_position(
     postgres_server.end()
     made.put(state("auth", 0, count=2))
     made.take_away(state("cart", 0))
-    with pytest.raises(SinkTroubleError, match=r"PostgreSQL is out of reach: .*Connection refused"):
+    with pytest.raises(SinkTroubleError, match=r"PostgreSQL is unreachable: .*Connection refused"):
         made.run()
     assert made.audited().not_compared == (
         "PostgreSQL was unavailable or full, or refused rows; the export sends them once it can",
@@ -287,7 +287,7 @@ def test_a_url_that_leads_nowhere_is_one_clear_line(postgres_server: Server, dat
     assert 'password authentication failed for user "lakehouse"' in refused(postgres_server.url(secret=OTHER))
     assert 'database "none" does not exist; is postgres.url right?' in refused(postgres_server.url("none"))
     away = postgres_server.url().replace(f":{postgres_server.port}/", ":1/")
-    assert refused(away).startswith("PostgreSQL is out of reach: connection failed")
+    assert refused(away).startswith("PostgreSQL is unreachable: connection failed")
     assert "an option that libpq does not know" in refused(f"{database}?sslmod=require")
     assert "does not support SSL" in refused(f"{database}?sslmode=require")
 

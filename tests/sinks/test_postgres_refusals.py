@@ -66,7 +66,7 @@ def refused(url: str) -> str:
         ),
         (
             f"CREATE TABLE gold.notes ({COLUMNS}, who text NOT NULL, PRIMARY KEY (id))",
-            "a column who in gold.notes that is NOT NULL without a default",
+            "a NOT NULL column who without a default in gold.notes, but",
             'ALTER TABLE gold.notes ALTER COLUMN "who" DROP NOT NULL',
         ),
         (
@@ -283,9 +283,9 @@ def test_a_standby_is_called_so(standby: Server) -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("08006", "is out of reach"),
-        ("57P01", "is out of reach"),
-        ("57P03", "is out of reach"),
+        ("08006", "is unreachable"),
+        ("57P01", "is unreachable"),
+        ("57P03", "is unreachable"),
         ("40001", "because of a conflict"),
         ("40P01", "because of a conflict"),
         ("53100", "has no disk space left"),

@@ -75,7 +75,7 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
 def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
     table = stream_of("t", ("id", "tags")).gold[0]
     schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
-    with pytest.raises(SettingsError, match="PostgreSQL has no type for its key column tags"):
+    with pytest.raises(SettingsError, match="PostgreSQL has no type for the key column tags"):
         require_fit(with_table(replace(table, schema=schema)))
 
 

@@ -87,7 +87,7 @@ class Exporter:
             f"export to topic {self.topic}",
             self.close,
             f"export of {self._table} to topic {self.topic} was taken over by another exporter of the same "
-            "table, and only one may run at a time; or its transaction was open for more than "
+            "table (only one may run at a time), or its transaction was open for more than "
             f"{self._timeout_s:,} s",
         )
 

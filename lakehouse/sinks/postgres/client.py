@@ -28,7 +28,7 @@ class _Meaning(NamedTuple):
     todo: str
 
 
-_AWAY = _Meaning("is out of reach", f"is {URL} right?")
+_AWAY = _Meaning("is unreachable", f"is {URL} right?")
 _REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md says what it needs")
 _MEANINGS = {
     # Server errors: the rows wait, and sending them is retried on a schedule.

@@ -94,7 +94,7 @@ def unfit(table: MergedTable) -> Iterator[str]:
         yield f"the column {name} is reserved {owner}"
     for name in table.keys:
         if name not in columns:
-            yield f"PostgreSQL has no type for its key column {name}"
+            yield f"PostgreSQL has no type for the key column {name}"
     if len(columns) + len(STAMPS) > _MOST_COLUMNS:
         most = _MOST_COLUMNS - len(STAMPS)
         yield f"it has {len(columns):,} columns, but a PostgreSQL table can have at most {most:,}"

@@ -354,8 +354,8 @@ def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
     for column, (_, is_needed) in there.items():
         if is_needed and column not in table.stamped:
             raise PostgresTroubleError(
-                f"PostgreSQL has a column {column} in {place} that is NOT NULL without a default, and the "
-                f"export has no values for it. ALTER TABLE {place} ALTER COLUMN {quoted(column)} DROP NOT "
+                f"PostgreSQL has a NOT NULL column {column} without a default in {place}, but the export "
+                f"does not write this column. Run ALTER TABLE {place} ALTER COLUMN {quoted(column)} DROP NOT "
                 "NULL, and the rows are sent"
             )
     _require_key(connection, table, again)

@@ -98,7 +98,7 @@ def _line(error: Exception) -> str:
         does, todo = meaning
         return f"Redis {does}: {said}; {todo}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
-        return f"Redis is out of reach: {said}; is redis.url right?"
+        return f"Redis is unreachable: {said}; is redis.url right?"
     return f"Redis has refused one of the export's commands: {said}"
 
 
