@@ -53,7 +53,7 @@ class ServerMetrics:
 
 
 class Counted:
-    """Middleware that passes every request on, and counts the request when its response begins."""
+    """Middleware that counts each request when its response starts."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app

@@ -97,7 +97,7 @@ def test_letters_are_found_by_a_text_and_nothing_can_be_done_to_more_than_these(
         page.write("IS LATE")
         page.press("Tab")
         page.wait(f"{LISTED}.length === 2")
-        assert "cannot select letters by a text" in page.text(".sides section:last-child p.muted")
+        assert "cannot select letters by text" in page.text(".sides section:last-child p.muted")
         assert page.run("document.querySelectorAll('.sides .danger').length") == 0
 
 

@@ -1,4 +1,4 @@
-// Buttons that copy a text to the clipboard, or save it as a file.
+// Buttons that copy text to the clipboard, or save it as a file.
 
 import { el } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// The filters of dead letters: in the view's address, in requests, and in the form.
+// The filters of dead letters: in the view's URL, in requests, and in the form.
 
 import { query } from "./api.js";
 import { el, field, select } from "./dom.js";

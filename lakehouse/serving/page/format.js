@@ -1,4 +1,4 @@
-// Formats numbers, durations and times for people. All times are in UTC; unknown values are shown as a dash.
+// Formats numbers, durations and times for display. All times are in UTC; unknown values are shown as a dash.
 
 export const UNKNOWN = "–";
 

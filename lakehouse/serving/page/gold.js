@@ -189,6 +189,6 @@ function same(table, wanted, found) {
   return [
     el("h2", {}, "The same rows in SQL and the API"),
     el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copyButton(sql, "SQL")),
-    el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copyButton(new URL(found.path, location.href).href, "address")),
+    el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copyButton(new URL(found.path, location.href).href, "URL")),
   ];
 }

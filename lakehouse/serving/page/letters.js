@@ -121,7 +121,7 @@ function actions(wanted, filters, counts, again) {
     return el("p", { class: "muted" }, "Only open letters can be replayed or discarded.");
   }
   if (wanted.text !== "") {
-    return el("p", { class: "muted" }, "Replay and discard cannot select letters by a text: clear it to use them.");
+    return el("p", { class: "muted" }, "Replay and discard cannot select letters by text: clear the text to use them.");
   }
   const { stream, topic, rule, since, until } = filters;
   const given = Object.entries({ stream: stream && [stream], topic, rule, since, until }).filter(([, value]) => value);

@@ -75,7 +75,7 @@ def by_reference(value: Column, row: Column) -> Column:
 
 
 def execute_for(spark: SparkSession, amount: Amount) -> None:
-    """Configure the session to execute its next plans for this amount of rows.
+    """Configure the session to execute its next plans efficiently for this many rows.
 
     A query's own session keeps this setting for the source of its next micro-batch, because Spark plans the
     source before its size is known. Most micro-batches are about as large as the previous one.

@@ -26,7 +26,7 @@ _LEAST_FILES = 1_024
 
 
 def find() -> str:
-    """Return the path of pyspark's Java, from JAVA_HOME or PATH. Raises ServiceError if there is none."""
+    """Return the path of PySpark's `java`, in JAVA_HOME or on PATH. Raises ServiceError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home, "bin", "java") if home else "java")
     if found is None:

@@ -210,7 +210,7 @@ def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
 
 
 def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """Return a frame with a row for each of a snapshot's files. Runs Spark jobs."""
+    """Return a frame with one row per file in a snapshot. Runs Spark jobs."""
     return internals.frame(spark, snapshot.allFiles().toDF())
 
 

@@ -50,7 +50,7 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
             f"the storage for {lake} ignores conditional writes (If-None-Match): it accepts a second object "
             "of the same name, so two applications would overwrite each other's commits. Use a store with "
             "conditional writes, or set s3.single_writer = true (LAKEHOUSE_S3_SINGLE_WRITER=true) if only "
-            "one application ever writes there (`lakehouse run all`, without another writing command)"
+            "one application ever writes there (`lakehouse run all`, and no other command that writes)"
         )
     else:
         with _alone(spark, lake):

@@ -256,7 +256,7 @@ class Totals:
         return self._row.of(rows)
 
     def notifications(self, folded: DataFrame) -> DataFrame:
-        """Return the notifications from the folded keys' lists."""
+        """Return one row per notification in the folded rows."""
         return folded.select(self.by, F.inline("notifications")).select(*self.notifications_schema.names)
 
     @cached_property

@@ -197,7 +197,7 @@ class Name(_OfColumn):
 
 @dataclass(frozen=True)
 class Key:
-    """Several parts joined into one string. A `str` is a literal part."""
+    """Several parts joined into one string. A `str` is used literally."""
 
     parts: tuple[str | OfColumns, ...]
 
