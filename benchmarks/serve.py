@@ -1,8 +1,8 @@
 """The latency of `latest` at a steady rate, measured by `hey` in a separate process.
 
 python -m benchmarks.serve                     500 requests a second for 20 s, 20 series, answered from Redis
-python -m benchmarks.serve --from-gold         Redis away, one request at a time
-python -m benchmarks.serve --from-gold --rows 1000000    the same of a table of a million rows
+python -m benchmarks.serve --from-gold         without Redis, one request at a time
+python -m benchmarks.serve --from-gold --rows 1000000    the same, with a table of a million rows
 
 `hey` is in the Debian package of that name, and `--hey` sets its path. The server is also a separate process.
 The benchmark starts a Redis and fills it with one row per service. Gold is a Delta table written with

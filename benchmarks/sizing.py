@@ -6,7 +6,7 @@
 
 Nothing is run: the figures are computed from measurements on two cores (the constants below), and the output
 states the assumptions. The ages come from a simulated queue (`benchmarks.queueing`). Measured ages are
-printed beside them where they exist. docs/sizing.md explains how to read the output.
+printed next to them where they exist. docs/sizing.md explains how to read the output.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _needs(stream: str, sizes: Sequence[Size]) -> Table:
 
 
 def _checked(inputs: Inputs, points: Sequence[tuple[float, float, float]]) -> Table:
-    table = Table(title="simulated on two cores, beside measured ages", box=SIMPLE)
+    table = Table(title="simulated on two cores, next to measured ages", box=SIMPLE)
     for name in ("events/s", "p50", "measured", "p99", "measured"):
         table.add_column(name, justify="right")
     for rate, *found in points:

@@ -2,7 +2,7 @@ package peers;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
-/** What is known of a call: its events, and the first payload of each side that came. */
+/** A call so far: its events, and the first payload that arrived for each side. */
 public record Call(long count, JsonNode analytics, JsonNode metrics) {
   static Call of(String side, JsonNode payload) {
     return side.equals("analytics") ? new Call(1, payload, null) : new Call(1, null, payload);

@@ -13,7 +13,7 @@ public final class EventTime implements TimestampExtractor {
     return record.value() instanceof JsonNode value ? of(value, record.timestamp()) : record.timestamp();
   }
 
-  /** Return what the event says, or the other time where it says nothing; -1 leaves the record out. */
+  /** Return the event's own time, or the other time if it has none; -1 skips the record. */
   static long of(JsonNode value, long otherwise) {
     JsonNode stamp = value.path("timestamp");
     if (stamp.canConvertToLong()) {

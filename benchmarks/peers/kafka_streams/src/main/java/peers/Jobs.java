@@ -26,8 +26,8 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * The topologies of the four jobs, as one would write them by hand.
  *
- * <p>What leaves has a key that names its row, with the window's start or the call's where there is one, and says
- * last what the row is.
+ * <p>Each output record's key identifies its row, including the start of its window or call if there is one. The last
+ * record for a key contains the row's current state.
  */
 final class Jobs {
   private static final Duration GRACE = Duration.ofDays(400); // less loses events of a backlog of months
@@ -36,7 +36,7 @@ final class Jobs {
 
   private Jobs() {}
 
-  /** Statistics of a minute by service and metric, and of ten minutes by environment and metric. */
+  /** Statistics per minute by service and metric, and per ten minutes by environment and metric. */
   static void metrics(StreamsBuilder builder) {
     KStream<String, JsonNode> events =
         read(builder, "metrics-events")
@@ -71,7 +71,7 @@ final class Jobs {
         .to(topic, Produced.with(Serdes.String(), serde));
   }
 
-  /** The events of a pair that lie at most the gap apart, of either topic, as one call. */
+  /** Calls: the events of a pair, from either topic, that are at most the gap apart. */
   static void calls(StreamsBuilder builder) {
     Serde<Call> serde = Json.of(Call.class);
     KStream<String, Call> analytics = side(builder, "analyticsTopic", "analytics");
@@ -97,7 +97,7 @@ final class Jobs {
                     text(value, "user1") + "-" + text(value, "user2"), Call.of(side, value.get(side))));
   }
 
-  /** The running total of each product, which a tombstone starts again, and notifications at the threshold. */
+  /** Each product's running total, which a tombstone resets, and notifications at the threshold. */
   static void sales(StreamsBuilder builder) {
     Serde<Total> serde = Json.of(Total.class);
     builder.addStateStore(
@@ -137,7 +137,7 @@ final class Jobs {
     }
   }
 
-  /** What each user has spent in five minutes. */
+  /** The amount that each user has spent per five minutes. */
   static void transactions(StreamsBuilder builder) {
     Serde<Total> serde = Json.of(Total.class);
     Duration length = Duration.ofMinutes(5);

@@ -14,7 +14,7 @@ final class Json {
   private static final ObjectMapper MAPPER =
       new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
 
-  /** Records as they come: trees; what is no JSON has no value. */
+  /** Records as JSON trees; reading a value that is not JSON raises a SerializationException. */
   static final Serde<JsonNode> TREE = of(JsonNode.class);
 
   private Json() {}

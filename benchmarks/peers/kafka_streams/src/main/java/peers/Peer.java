@@ -19,8 +19,8 @@ import org.apache.kafka.streams.StreamsConfig;
  *
  * <pre>java -cp … peers.Peer BOOTSTRAP_SERVERS STREAM[,STREAM] STATE_DIRECTORY THREADS</pre>
  *
- * It says "running" once it is, and obeys "pause" and "resume" on its standard input, each of which it
- * answers; it leaves at the input's end. What cannot be read is left out, without a word.
+ * It prints "running" once it is, and acknowledges the commands "pause" and "resume" on its standard
+ * input. It exits at the end of the input. Records that cannot be read are silently skipped.
  */
 public final class Peer {
   private static final Map<String, Consumer<StreamsBuilder>> JOBS =

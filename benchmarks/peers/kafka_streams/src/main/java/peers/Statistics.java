@@ -1,6 +1,6 @@
 package peers;
 
-/** Count, sum, least and greatest of some values, and the time of the latest; all are 0 of none. */
+/** Count, sum, minimum and maximum of some values, and the time of the latest; all are 0 if there are none. */
 public record Statistics(long count, double sum, double min, double max, long lastEventTime) {
   static final Statistics NONE = new Statistics(0, 0, 0, 0, 0);
 

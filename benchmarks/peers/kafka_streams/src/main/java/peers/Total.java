@@ -2,7 +2,7 @@ package peers;
 
 import java.math.BigDecimal;
 
-/** A sum of amounts, of how many, and whether the last one took it to a threshold. */
+/** A sum of amounts, their count, and whether the last one raised the sum to a threshold. */
 public record Total(BigDecimal total, long count, boolean crosses) {
   static final Total NONE = new Total(BigDecimal.ZERO, 0, false);
 
