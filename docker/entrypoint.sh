@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What Spark on Kubernetes asks of an image: `driver ARGUMENTS…` and `executor`. Anything else is a command, and runs.
+# The two commands that Spark on Kubernetes expects of an image: `driver ARGUMENTS…` and `executor`. Any other command
+# is run unchanged.
 #
-# Spark puts what belongs to the two into the pod's environment, and mounts spark.properties for the driver.
+# Spark passes the parameters of both in the pod's environment, and mounts spark.properties for the driver.
 set -euo pipefail
 
 # A standalone cluster's master and workers look for its secret here.
@@ -36,5 +37,5 @@ case "${1:-}" in
     ;;
 esac
 
-# A first process that hands signals on and waits for orphans, also where the engine provides none.
+# tini forwards signals and reaps orphans, even if the container engine provides no init.
 exec tini -s -- "$@"

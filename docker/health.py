@@ -1,6 +1,7 @@
-"""The image's health check: whether the process that serves telemetry answers.
+"""The image's health check: whether the process that serves telemetry responds.
 
-Exits with 0 if it does, or if this container serves none (LAKEHOUSE_TELEMETRY_PORT is not set); else with 1.
+Exits with 0 if it does, or if this container serves no telemetry (LAKEHOUSE_TELEMETRY_PORT is not set), and
+with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TIMEOUT_S = 4
 
 
 def is_live(port: str) -> bool:
-    """Tell whether /health/live answers with 200 at a port of this container; true if there is no port."""
+    """Return whether /health/live answers 200 on this port of the container, or true if there is no port."""
     if port in {"", "-1"}:
         return True
     try:

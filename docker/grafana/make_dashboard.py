@@ -1,6 +1,6 @@
-"""Makes the dashboard of docker-compose's Grafana: `python docker/grafana/make_dashboard.py` writes its JSON.
+"""Create the dashboard for Grafana: `python docker/grafana/make_dashboard.py` writes its JSON.
 
-Every query is over metrics of lakehouse.operations.telemetry, of the server, or over what
+Queries use the metrics of lakehouse.operations.telemetry and of the server, and the series that
 docker/prometheus/rules.yml records.
 """
 
@@ -172,12 +172,12 @@ def _streams() -> dashboard.QueryVariable:
 
 
 def _once(metric: str) -> str:
-    """Return a metric that several processes expose, each of its values once."""
+    """Return a query that counts each value of a metric once, even if several processes expose it."""
     return f"max without (instance, job) ({metric}{_STREAM})"
 
 
 def _writing(store: str) -> str:
-    """Return how long writing to a store takes in all but one of twenty micro-batches, by table."""
+    """Return a query for the 95th percentile of micro-batches' time spent writing to a store, by table."""
     series = f"lakehouse_{store}_write_seconds_bucket{_STREAM}"
     return f"histogram_quantile(0.95, sum by (table, le) (rate({series}[5m])))"
 
