@@ -6,10 +6,9 @@ topic ── silver.<stream> ─┬─ gold.<stream>_<length> ── topic, Redi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.common.quantities import parse_duration_s
@@ -42,6 +41,7 @@ from lakehouse.streams.kinds.records import (
 )
 from lakehouse.streams.messages.layout import Equals, Key, Millis, Plain, joined_key, key
 from lakehouse.streams.transforms import statistics
+from lakehouse.streams.transforms.nulls import FilledNulls
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling, statistics_message
 
 _ON_THE_WAY = ("_now", "recomputed")
@@ -160,7 +160,7 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
         name=name,
         comment=table.comment or comment,
         reads=(source.table,),
-        combine=_with(table.instead),
+        combine=FilledNulls(table.instead) if table.instead else only,
         keys=kept.windows.keys,
         schema=kept.schema,
         time_columns=("window_start", "window_start"),
@@ -202,14 +202,3 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
             ),
         ),
     )
-
-
-def _with(instead: Mapping[str, str]) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
-    """Return a function that returns silver rows with nulls replaced by these defaults."""
-    if not instead:
-        return only
-
-    def filled(frames: Mapping[str, DataFrame]) -> DataFrame:
-        return only(frames).withColumns({one: F.coalesce(one, F.lit(by)) for one, by in instead.items()})
-
-    return filled
