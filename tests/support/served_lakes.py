@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import redis
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pydantic import SecretStr
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -48,17 +48,29 @@ class ServedLake:
         """Commit rows to a gold table; columns that are not given are null."""
         return self.write_to("gold", table.name, table.schema, rows, mode=mode)
 
-    def write_spec(self, spec: TableSpec, rows: Sequence[Row]) -> DeltaTable:
-        """Commit rows to another table."""
-        return self.write_to(spec.layer, spec.name, spec.schema, rows)
+    def write_spec(
+        self, spec: TableSpec, rows: Sequence[Row], *, noted: Mapping[str, int] | None = None
+    ) -> DeltaTable:
+        """Commit rows to another table, with a query's positions."""
+        return self.write_to(spec.layer, spec.name, spec.schema, rows, noted=noted)
 
     def write_to(
-        self, layer: str, name: str, schema: StructType, rows: Sequence[Row], *, mode: Any = "append"
+        self,
+        layer: str,
+        name: str,
+        schema: StructType,
+        rows: Sequence[Row],
+        *,
+        mode: Any = "append",
+        noted: Mapping[str, int] | None = None,
     ) -> DeltaTable:
         path = location(path_of(self.settings.lake, layer, name))
         arrow = to_arrow_schema(schema, timezone="UTC")
         whole = [{field.name: row.get(field.name) for field in arrow} for row in rows]
-        write_deltalake(path, pa.Table.from_pylist(whole, schema=arrow), mode=mode)
+        moves = [Transaction(application, version) for application, version in (noted or {}).items()]
+        properties = CommitProperties(app_transactions=moves or None)
+        data = pa.Table.from_pylist(whole, schema=arrow)
+        write_deltalake(path, data, mode=mode, commit_properties=properties)
         return DeltaTable(path)
 
     def generation(self, table: MergedTable) -> int:

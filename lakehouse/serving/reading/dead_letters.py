@@ -210,6 +210,26 @@ class Letters:
 
         return delta.read_or(self._table, read, None)
 
+    def of_record(self, stream: str, topic: str, partition: int, offset: int) -> Found[list[Row]]:
+        """Return a stream's letters of one record, without raw bytes."""
+        values = {"stream": stream, "topic": topic, "partition": partition, "offset": offset}
+        return self._matching([delta.equals(name, value) for name, value in values.items()])
+
+    def with_unique_id(self, stream: str, unique_id: str) -> Found[list[Row]]:
+        """Return a stream's letters of records with this id (`unique_by`), without raw bytes."""
+        return self._matching([delta.equals("stream", stream), delta.equals("unique_id", unique_id)])
+
+    def beginning(self, prefix: str) -> Found[list[Row]]:
+        """Return the letters whose own id begins with this prefix, without raw bytes."""
+        return self._matching([pc.starts_with(ds.field("id"), pattern=prefix)])
+
+    def _matching(self, where: list[ds.Expression]) -> Found[list[Row]]:
+        def read(snapshot: Snapshot) -> list[Row]:
+            parts = snapshot.rows(LISTED, delta.everything(where))
+            return [row for part in parts for row in delta.as_rows(part, LISTED)]
+
+        return delta.read_or(self._table, read, [])
+
     def record(self, id_: str) -> Found[Row | None]:
         """Return a letter's status and its record's raw bytes, or None if the id is unknown."""
         columns = ("status", *RAW)

@@ -83,6 +83,10 @@ class Snapshot:
         return None
 
 
+Read = Callable[[Snapshot], _T]
+"""A function that reads a value from a snapshot."""
+
+
 @dataclass(frozen=True)
 class Found(Generic[_T]):
     """A value read from one version of a table. `generation` and `version` are None if there is no table."""
@@ -213,7 +217,7 @@ def first_rows(
     return FirstRows([] if best is None else as_rows(best, columns), has_more)
 
 
-def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
+def read(table: Table, found: Read[_T]) -> _T:
     """Read the newest version. If the read fails, reopen the table and retry once."""
     try:
         return found(table.snapshot())
@@ -224,7 +228,7 @@ def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
     return found(table.snapshot())
 
 
-def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
+def read_or(table: Table, read_: Read[_T], nothing: _T) -> Found[_T]:
     """Return the value read from the newest version, or `nothing` if the table does not exist yet."""
     try:
         return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))

@@ -1,0 +1,70 @@
+"""Compute the keys of gold rows from a silver row, as the stream's declaration defines them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.engine.records.validation import silver_schema
+from lakehouse.streams.definition import GoldTable, MergedTable, Source, only
+from lakehouse.streams.messages.layout import Row
+from lakehouse.streams.transforms.nulls import FilledNulls
+
+_MICROS_PER_S = 1_000_000
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """A gold row's key, or the reason why it cannot be computed. Times are in epoch microseconds."""
+
+    columns: Row | None
+    reason: str | None = None
+
+
+def columns_for(source: Source, table: MergedTable) -> tuple[str, ...]:
+    """Return the silver columns from which the table's keys are computed."""
+    columns = silver_schema(source).names
+    return (*(name for name in table.keys if name in columns), "event_time")
+
+
+def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> RowKey:
+    """Return the key of the row of `table` into which a silver row of `source` is merged.
+
+    `main` is the table itself or, for a side table, the table that it is maintained with. The key is known if
+    each key column is a column of silver or the start of the window that contains the event time. It is
+    unknown if the table combines several silver tables.
+    """
+    silver, defaults = f"silver.{source.table}", _defaults(main)
+    if defaults is None:
+        tables = " and ".join(f"silver.{name}" for name in main.reads)
+        why = f"a row of gold.{table.name} is made of rows of {tables} together"
+        return RowKey(None, f"{why}, so its key does not follow from one of them")
+    columns, found = silver_schema(source).names, dict[str, Any]()
+    for name in table.keys:
+        if name in columns:
+            found[name] = defaults.get(name) if row[name] is None else row[name]
+        elif name == _window_column(table) and row["event_time"] is not None:
+            found[name] = _window_start(row["event_time"], table.window_s or 1)
+        else:
+            return RowKey(None, f"the key column {name} of gold.{table.name} is not a column of {silver}")
+    lacking = [name for name, value in found.items() if value is None]
+    if lacking:
+        return RowKey(None, f"{', '.join(lacking)} of {silver} is null, and part of gold.{table.name}'s key")
+    return RowKey(found)
+
+
+def _defaults(main: GoldTable) -> Row | None:
+    """Return the defaults for null columns, or None if the table's `combine` is any other function."""
+    if isinstance(main.combine, FilledNulls):
+        return main.combine.defaults
+    return {} if main.combine is only else None
+
+
+def _window_column(table: MergedTable) -> str | None:
+    """Return the key column with a window's start, or None if the table's rows are not windows."""
+    return None if table.window_s is None or table.time_columns is None else table.time_columns[0]
+
+
+def _window_start(micros: int, length_s: int) -> int:
+    """Return the start of the window that contains a time. Windows start at multiples of their length."""
+    return micros - micros % (length_s * _MICROS_PER_S)
