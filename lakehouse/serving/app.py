@@ -19,12 +19,14 @@ from lakehouse.serving.reading.dead_letters import Letters, Names
 from lakehouse.serving.reading.events import Ops
 from lakehouse.serving.reading.gold import Gold
 from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.reading.records import RecordSearch
 from lakehouse.serving.reading.redis import TIMEOUT_S, Live
 from lakehouse.serving.routes import changes as changes_api
 from lakehouse.serving.routes import checks as ops_api
 from lakehouse.serving.routes import commands as actions_api
 from lakehouse.serving.routes import dead_letters as letters_api
 from lakehouse.serving.routes import metrics as metrics_api
+from lakehouse.serving.routes import records as records_api
 from lakehouse.serving.routes import reference
 from lakehouse.serving.routes import session as session_api
 from lakehouse.serving.routes import status as watch_api
@@ -94,6 +96,8 @@ def make_app(
         app.include_router(metrics_api.router(lookups, table))
     app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters, Names(names, topics, RULES)))
+    search = RecordSearch(streams, settings, gold, letters)
+    app.include_router(records_api.router(lookups, search, observer))
     app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)]))
     app.include_router(watch_api.router(lookups, ops, settings, streams, observer))
     app.include_router(changes_api.router(changes))

@@ -1,0 +1,54 @@
+"""`/api/v1/records`: where one Kafka record is in the lake. The record's content is never returned."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+
+from lakehouse.operations.telemetry import Observation, Observer
+from lakehouse.serving.answers import in_camel_case, plain
+from lakehouse.serving.problems import Problem
+from lakehouse.serving.reading.found_records import FoundRecord, Place
+from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.reading.records import RecordSearch
+from lakehouse.serving.reading.sharing import Shared
+
+Topic = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="A Kafka topic that a stream reads.")
+]
+Partition = Annotated[int, Path(ge=0, le=2**31 - 1, description="The record's partition.")]
+Offset = Annotated[int, Path(ge=0, le=2**63 - 1, description="The record's offset.")]
+
+
+def router(lookups: Lookups, records: RecordSearch, observer: Observer) -> APIRouter:
+    """Return the route that finds records. The caller must close the observer."""
+    routes = APIRouter(prefix="/api/v1/records", tags=["records"])
+    observed = Shared[Observation](observer.latest)
+
+    @routes.get("/{topic}/{partition}/{offset}")
+    async def record(topic: Topic, partition: Partition, offset: Offset) -> Response:
+        """Return where a record is: bronze, silver, dead letters, its gold rows, and how far they are sent.
+
+        If a layer does not contain the record, its `reason` says why. `key` is null if a gold row's key does
+        not follow from the silver row. `isThere` says whether the row with this key exists.
+        """
+        why = records.unread_topic(topic)
+        if why is not None:
+            raise Problem(HTTPStatus.NOT_FOUND, why)
+        seen = await observed.seen()
+        found = await lookups.scan(lambda: records.find(Place(topic, partition, offset), seen))
+        return plain(_told(found))
+
+    return routes
+
+
+def _told(found: FoundRecord) -> dict[str, Any]:
+    """Return a record as JSON values. The keys of gold rows keep the names of their columns."""
+    columns = found.as_json()
+    told: dict[str, Any] = in_camel_case(columns)
+    for stream, said in zip(columns["streams"], told["streams"], strict=True):
+        for row, shown in zip(stream["gold"], said["gold"], strict=True):
+            shown["key"] = row["key"]
+    return told
