@@ -18,6 +18,7 @@ from lakehouse.cli.commands import (
     doctor,
     events,
     expect,
+    find,
     maintain,
     new,
     produce,
@@ -86,6 +87,11 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
             "lakehouse status",
             "lakehouse status --once --steps",
             "lakehouse status --exit-code --format json",
+        ),
+        "find": (
+            find.app,
+            "lakehouse find transactions-topic/0/17",
+            "lakehouse find --id payment-4711 --format json",
         ),
         "doctor": (
             doctor.app,
