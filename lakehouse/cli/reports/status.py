@@ -25,7 +25,7 @@ from lakehouse.common.printable import printable
 from lakehouse.common.quantities import roughly_told_s, told_s
 from lakehouse.common.terminal import Console
 from lakehouse.engine.layers.step import LAYERS
-from lakehouse.operations.telemetry import LayerLag, Observation, PartitionLag, Run, StreamState, Word
+from lakehouse.operations.telemetry import Observation, Run, StreamState, Word, waiting_of, worst_first
 
 _WIDE, _USUAL = 100, 80  # terminal widths from which times are exact, and all columns are shown
 _COLOURS = {
@@ -40,7 +40,6 @@ _COLOURS = {
     Word.STALLED: "red",
     Word.STOPPED: "red",
 }
-_ORDER = tuple(Word)
 _NAMED = 3  # the most streams that a process's line names
 
 
@@ -58,7 +57,7 @@ def drawn(
     many reasons as fit, starting with the worst stream's. With `with_steps`, the report also shows the
     backlog of each step and the size of each table.
     """
-    width, states = console.width, sorted(seen.streams, key=_badness)
+    width, states = console.width, worst_first(seen.streams)
     above = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
     top = [
         f"{seen.at:%F %T} UTC",
@@ -73,12 +72,6 @@ def drawn(
     elif is_live:
         reasons = _fitting(reasons, console.height - _lines(Group(*top, *bottom), console), console)
     return Group(*top, *reasons, *bottom)
-
-
-def _badness(state: StreamState) -> tuple[int, bool, float]:
-    """Return a sort key: the worst health first, then the health that has lasted the longest."""
-    since = state.health.since
-    return -_ORDER.index(state.health.word), since is None, 0.0 if since is None else since.timestamp()
 
 
 def _columns(states: Sequence[StreamState], at: datetime, width: int) -> list[Column[StreamState]]:
@@ -119,17 +112,12 @@ def _age(seconds: float | None, width: int) -> str:
 
 def _waiting(state: StreamState, width: int) -> Text:
     """Return the backlog of the layer whose oldest record has waited for the longest time, and its age."""
-    backlogs: list[list[PartitionLag | LayerLag]] = [list(state.partitions)]
-    backlogs += ([one for one in state.layers if one.layer == layer] for layer in LAYERS[1:])
-    backlogs = [lags for lags in backlogs if lags]
-    known = [lags for lags in backlogs if all(one.records is not None for one in lags)]
-    waiting = ([one for one in lags if one.records] for lags in known)
-    longest = max(filter(None, waiting), key=lambda lags: max(one.seconds or 0.0 for one in lags), default=[])
-    if not longest:
-        return Text("0") if backlogs and known == backlogs else Text("?", style="yellow")
-    ages = [one.seconds for one in longest if one.seconds is not None]
-    age = _age(max(ages) if len(ages) == len(longest) else None, width)
-    return Text(f"{number(sum(one.records or 0 for one in longest))}, {age}", style="yellow")
+    longest = waiting_of(state)
+    if longest is None:
+        return Text("?", style="yellow")
+    if not longest.records:
+        return Text("0")
+    return Text(f"{number(longest.records)}, {_age(longest.seconds, width)}", style="yellow")
 
 
 def _gate(state: StreamState) -> str | Text:

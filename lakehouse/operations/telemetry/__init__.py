@@ -8,9 +8,11 @@ Heartbeat ── HOME/running ── Observer  which processes run a stream
 """
 
 from lakehouse.operations.telemetry.exposition import ObservationCollector
+from lakehouse.operations.telemetry.health import backlogs_of, summary_of, waiting_of, worst_first
 from lakehouse.operations.telemetry.lag import Observer, observe
 from lakehouse.operations.telemetry.values import (
     Audit,
+    Backlog,
     EventTimes,
     Health,
     LayerLag,
@@ -28,6 +30,7 @@ from lakehouse.operations.telemetry.values import (
 
 __all__ = [
     "Audit",
+    "Backlog",
     "EventTimes",
     "Health",
     "LayerLag",
@@ -43,5 +46,9 @@ __all__ = [
     "StreamState",
     "TableState",
     "Word",
+    "backlogs_of",
     "observe",
+    "summary_of",
+    "waiting_of",
+    "worst_first",
 ]

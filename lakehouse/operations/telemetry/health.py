@@ -1,19 +1,24 @@
-"""Derive a stream's health, in one word, from observations. No I/O."""
+"""Derive a stream's health, in one word, from observations, and what waits in all streams. No I/O."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from lakehouse.common.quantities import roughly_told_s
+from lakehouse.engine.layers.step import LAYERS
 from lakehouse.operations.telemetry.values import (
+    Backlog,
     Health,
     LayerLag,
     PartitionLag,
     QueryState,
     Refused,
     StreamGate,
+    StreamState,
     Word,
 )
 
@@ -63,6 +68,92 @@ def health_of(
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
         return _unrun(worst, unrun, queries, is_done=is_done)
     return worst
+
+
+def worst_first(states: Iterable[StreamState]) -> list[StreamState]:
+    """Return the streams, the worst word first, then the word that has applied for the longest time."""
+    return sorted(states, key=_badness)
+
+
+def backlogs_of(state: StreamState) -> tuple[Backlog, ...]:
+    """Return the backlog of each of a stream's layers, in layer order.
+
+    The backlog of a layer that could not be observed at all is unknown, too. If the stream's state could not
+    be determined, there are no backlogs.
+    """
+    lags = {layer: [one for one in state.layers if one.layer == layer] for layer in LAYERS[1:]}
+    each: dict[str, Sequence[PartitionLag | LayerLag]] = {"bronze": state.partitions, **lags}
+    layers = {query.layer for query in state.queries}
+    return tuple(_backlog(layer, found) for layer, found in each.items() if found or layer in layers)
+
+
+def waiting_of(state: StreamState) -> Backlog | None:
+    """Return the backlog of the layer whose oldest record has waited for the longest time.
+
+    Records of unknown age come first. If nothing waits, the result has 0 records. It is None if no record is
+    known to wait and some backlog is unknown.
+    """
+    backlogs = backlogs_of(state)
+    known = [one for one in backlogs if one.records is not None]
+    longest = max(known, key=_length, default=None)
+    is_known = len(known) == len(backlogs)
+    return longest if longest is not None and (longest.records or is_known) else None
+
+
+def summary_of(states: Sequence[StreamState]) -> str:
+    """Return a sentence on all streams: the words other than well, what waits, and for how long.
+
+        1 of 4 streams is stopped, 2 are behind; 13,500 records wait, the oldest for 13 min
+
+    The records are the sum of each stream's longest wait (`waiting_of`).
+    """
+    if not states:
+        return "There are no streams"
+    counts = Counter(state.health.word for state in states)
+    told = [word for word in reversed(_ORDER) if counts[word] and word is not Word.WELL] or [Word.WELL]
+    words = [f"{counts[word]} {'is' if counts[word] == 1 else 'are'} {word}" for word in told]
+    number, _, rest = words[0].partition(" ")
+    return f"{number} of {len(states)} streams {', '.join([rest, *words[1:]])}; {_all_waiting(states)}"
+
+
+def _badness(state: StreamState) -> tuple[int, bool, float]:
+    since = state.health.since
+    return -_ORDER.index(state.health.word), since is None, 0.0 if since is None else since.timestamp()
+
+
+def _backlog(layer: str, lags: Sequence[PartitionLag | LayerLag]) -> Backlog:
+    records = [one.records for one in lags if one.records is not None]
+    if not lags or len(records) < len(lags):
+        return Backlog(layer, None, None)
+    waiting = [one for one in lags if one.records]
+    ages = [one.seconds for one in waiting if one.seconds is not None]
+    seconds = max(ages, default=0.0) if len(ages) == len(waiting) else None
+    return Backlog(layer, sum(records), seconds)
+
+
+def _length(backlog: Backlog) -> tuple[bool, float]:
+    return bool(backlog.records), math.inf if backlog.seconds is None else backlog.seconds
+
+
+def _all_waiting(states: Sequence[StreamState]) -> str:
+    """Return what is known to wait in all streams, and how many streams have an unknown backlog."""
+    backlogs = [backlogs_of(state) for state in states]
+    uncounted = sum(not of or any(one.records is None for one in of) for of in backlogs)
+    unknown = f"the backlog of {uncounted} {'stream' if uncounted == 1 else 'streams'} is unknown"
+    waiting = [one for one in map(waiting_of, states) if one is not None and one.records]
+    count = sum(one.records or 0 for one in waiting)
+    if count == 0:
+        return unknown if uncounted else "no record waits"
+    least = "at least " if uncounted else ""
+    told = f"{least}{count:,} {'record waits' if count == 1 else 'records wait'}, {_oldest(waiting)}"
+    return f"{told}; {unknown}" if uncounted else told
+
+
+def _oldest(waiting: Sequence[Backlog]) -> str:
+    ages = [one.seconds for one in waiting if one.seconds is not None]
+    if not ages:
+        return "for an unknown time"
+    return f"the oldest for {'' if len(ages) == len(waiting) else 'at least '}{roughly_told_s(max(ages))}"
 
 
 def _refusing(refused: Refused) -> Health:

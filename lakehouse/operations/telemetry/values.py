@@ -111,6 +111,19 @@ class LayerLag:
 
 
 @dataclass(frozen=True)
+class Backlog:
+    """The records and rows that wait for a layer of a stream.
+
+    records  None if some of the layer's backlog is unknown
+    seconds  the age of the oldest one: 0 if nothing waits, None if unknown
+    """
+
+    layer: str
+    records: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
 class TableState:
     """A table's state at its newest commit. `rows` is None if a file has no statistics."""
 
