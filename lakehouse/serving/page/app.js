@@ -10,9 +10,11 @@ import * as letters from "./letters.js";
 import * as log from "./log.js";
 import * as overview from "./overview.js";
 import * as session from "./session.js";
+import * as stream from "./stream.js";
 
 const ROUTES = [
   [/^\/?$/, "Overview", "#/", overview],
+  [/^\/streams\/([^/]+)$/, "Stream", "#/", stream],
   [/^\/letters$/, "Dead letters", "#/letters", letters],
   [/^\/letters\/([^/]+)$/, "Dead letter", "#/letters", letter],
   [/^\/gold(?:\/([^/]+))?$/, "Gold", "#/gold", gold],

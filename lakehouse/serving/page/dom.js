@@ -100,6 +100,11 @@ export function table(caption, headings, rows, { numeric = [], empty = "Nothing.
     el("thead", {}, el("tr", {}, ...head)),
     el("tbody", {}, ...body),
   );
+  return scrolling(caption, inner);
+}
+
+/** A table that scrolls sideways if it is too wide, with a hint if columns are hidden. */
+export function scrolling(caption, inner) {
   const scrolls = el(
     "div",
     { class: "scrolls", tabindex: "0", role: "region", "aria-label": caption, key: `t:${caption}`, on: { scroll: () => hint(scrolls) } },

@@ -3,7 +3,7 @@
 import { askIfThere, query } from "./api.js";
 import { el, moment, renew, table } from "./dom.js";
 import { bytes, clock, count, rate, seconds, words } from "./format.js";
-import { layerOf, tablesOf } from "./pipeline.js";
+import { layerOf, tablesOf } from "./states.js";
 
 const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };
 const QUERIES = { topic: "bronze", bronze: "bronze", silver: "silver", letters: "silver", gold: "gold", kafka: "export", redis: "export" };

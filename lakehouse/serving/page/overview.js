@@ -1,30 +1,31 @@
-// Every stream's health in one word, its pipeline, and the firing alerts.
+// The firing alerts, a sentence on all streams, and the table of streams.
 
 import { askIfThere, query } from "./api.js";
-import { badge, el, exact, renew, say } from "./dom.js";
-import { drawer } from "./drawer.js";
-import { ago, clock, count, seconds } from "./format.js";
+import { badge, el, exact, renew } from "./dom.js";
+import { clock } from "./format.js";
 import { live, on } from "./live.js";
-import { pipeline } from "./pipeline.js";
+import { troubles } from "./states.js";
+import { streamsTable } from "./streams.js";
 
 const ALERTS_EVERY_MS = 5000;
 
 export function open(root) {
   const alerts = el("div", { class: "alerts" });
   const said = el("div", {});
-  const streams = el("div", { class: "streams" });
-  root.append(el("h1", {}, "Overview"), alerts, said, streams);
-  const cards = new Map();
+  const summary = el("p", { class: "headline" });
+  const streams = streamsTable();
+  root.append(el("h1", {}, "Overview"), alerts, said);
   let answer = null;
   const update = () => {
     renew(said, ...troubles());
     answer === null || renew(alerts, firing(answer));
-    for (const state of live.status?.streams ?? []) {
-      if (!cards.has(state.name)) {
-        cards.set(state.name, card(state.name));
-        streams.append(cards.get(state.name).node);
-      }
-      cards.get(state.name).update(state, live.status);
+    if (live.status === null) {
+      return;
+    }
+    renew(summary, `${live.status.summary}.`);
+    streams.update(live.status);
+    if (!summary.isConnected) {
+      root.append(summary, streams.node);
     }
   };
   const off = on("status", update);
@@ -39,84 +40,8 @@ export function open(root) {
     close() {
       off();
       clearInterval(timer);
-      cards.forEach((one) => one.close());
     },
   };
-}
-
-function troubles() {
-  const notice = (text) => el("p", { class: "notice" }, text);
-  if (live.isMissing) {
-    return [notice("This server has no /api/v1/status, so health and backlog are unknown.")];
-  }
-  if (live.status === null) {
-    return [live.trouble === null ? el("p", { class: "muted" }, "Loading the streams …") : notice(live.trouble)];
-  }
-  const reasons = [live.trouble && `${live.trouble}; the data below is from ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
-  return reasons.filter(Boolean).map(notice);
-}
-
-function card(name) {
-  const word = badge("", "");
-  const reason = el("span", { class: "reason" });
-  const since = el("span", { class: "muted" });
-  const facts = el("p", { class: "facts" });
-  const drawn = pipeline(name, (layer) => details.open(layer));
-  const details = drawer(name);
-  const title = el("h2", { id: `stream-${name}` }, name);
-  const head = el("header", {}, title, word, reason, since);
-  const node = el("section", { class: "card", "aria-labelledby": title.id, "data-stream": name }, head, facts, drawn.node);
-  return {
-    node,
-    update(state, status) {
-      const { health } = state;
-      const now = status.at;
-      say(word, health.word);
-      word.className = `badge ${health.word}`;
-      say(reason, briefReason(health.reason, [status.lakeReason, status.brokerReason]));
-      say(since, health.since === null ? "" : `since ${clock(health.since)} UTC`);
-      renew(facts, ...told(state, now));
-      drawn.update(state, now);
-      details.update(state, now);
-    },
-    close() {
-      drawn.close();
-      details.close();
-    },
-  };
-}
-
-/** A stream's reason without a sentence that is already shown above all streams. */
-function briefReason(reason, above) {
-  const known = above.find((one) => one && reason.endsWith(one));
-  if (known === undefined) {
-    return reason;
-  }
-  const what = reason.slice(0, -known.length).replace(/:\s*$/, "");
-  return what === "" ? "see above" : `${what} cannot be read: see above`;
-}
-
-function told(state, now) {
-  const letters = query("#/letters", { stream: state.name });
-  const open = state.openLetters;
-  return [
-    state.freshnessS === null ? null : el("span", {}, `newest event ${seconds(state.freshnessS)} old`),
-    open === null ? null : el("a", { href: letters, key: letters }, `${count(open)} open dead ${open === 1 ? "letter" : "letters"}`),
-    state.gate === null ? null : el("span", {}, state.gate.isOpen ? "gate open" : "gate closed"),
-    ...running(state.runs, state.health, now),
-  ];
-}
-
-function running(runs, health, now) {
-  if (runs === undefined) {
-    return [];
-  }
-  if (runs.length === 0) {
-    return health.isUnrun ? [] : [el("span", { class: "unrun" }, "no running process")];
-  }
-  return runs.map((run) =>
-    el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),
-  );
 }
 
 /** The current alerts, as `{found}` or `{problem}`. */

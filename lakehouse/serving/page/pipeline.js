@@ -3,7 +3,9 @@
 import { el, fit, say, svg } from "./dom.js";
 import { briefly, clock, compact, count, rate } from "./format.js";
 import { perSecond } from "./live.js";
+import { arriving, lacking, layerOf, tablesOf, total, writtenAgoS } from "./states.js";
 
+const LAYERS = ["bronze", "silver", "gold", "export"];
 const LATE = new Set(["behind", "stalled", "stopped"]);
 const LINES = 4;
 const PADDING = 12;
@@ -61,33 +63,6 @@ export function pipeline(name, open) {
       fill(drawing, stream, now);
     },
     close: () => narrow.removeEventListener("change", draw),
-  };
-}
-
-/** The backlog of each layer as `{records, seconds}`, with null for unknown numbers. Without lags, it is null. */
-export function backlogs(stream) {
-  const found = { bronze: sum(stream.partitions) };
-  for (const layer of ["silver", "gold", "export"]) {
-    found[layer] = sum(stream.layers.filter((one) => one.layer === layer));
-  }
-  return found;
-}
-
-/** The layer with the longest wait, or null if nothing is waiting. */
-export function slowestOf(stream) {
-  const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
-  waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
-  return waiting.length === 0 ? null : waiting[0][0];
-}
-
-function sum(lags) {
-  if (lags.length === 0) {
-    return null;
-  }
-  const isKnown = lags.every((one) => one.records !== null);
-  return {
-    records: isKnown ? lags.reduce((all, one) => all + one.records, 0) : null,
-    seconds: isKnown ? Math.max(...lags.map((one) => one.seconds ?? 0)) : null,
   };
 }
 
@@ -176,28 +151,27 @@ function fill({ texts, edges, room }, stream, now) {
     const kept = lines.filter((one) => one !== null);
     texts[id].forEach((text, index) => fit(text, kept[index] ?? "", room));
   }
-  const waiting = backlogs(stream);
-  const slowest = slowestOf(stream);
+  const longest = stream.waiting?.seconds > 0 ? stream.waiting.layer : null;
   // A wait within the limit is not a bottleneck.
   const isLate = LATE.has(stream.health.word);
-  for (const [id, backlog] of Object.entries(waiting)) {
+  for (const id of LAYERS) {
     const { records, waits, mark, group } = edges[id];
-    const isKnown = backlog !== null && backlog.records !== null;
+    const backlog = stream.backlogs.find((one) => one.layer === id);
+    const isKnown = backlog !== undefined && backlog.records !== null;
     say(records, isKnown ? `${compact(backlog.records)} wait` : "?");
     say(waits, isKnown ? briefly(backlog.seconds) : "");
-    say(mark, id !== slowest ? "" : isLate ? "bottleneck" : "max wait");
+    say(mark, id !== longest ? "" : isLate ? "bottleneck" : "max wait");
     group.classList.toggle("waiting", isKnown && backlog.records > 0);
-    group.classList.toggle("slowest", id === slowest);
-    group.classList.toggle("late", id === slowest && isLate);
+    group.classList.toggle("slowest", id === longest);
+    group.classList.toggle("late", id === longest && isLate);
   }
 }
 
 function told(stream, now) {
   const topics = [...new Set(stream.partitions.map((one) => one.topic))];
-  const ends = (state) => total(state?.partitions.map((one) => one.end));
   const newest = stream.eventTimes.map((one) => one.watermark).sort()[0];
   return {
-    topic: [...topics.slice(0, 2), partitions(stream), rate(perSecond(stream.name, ends), "rec.")],
+    topic: [...topics.slice(0, 2), partitions(stream), rate(arriving(stream), "rec.")],
     bronze: layer(stream, "bronze", now),
     silver: [
       rowRate(stream, "silver"),
@@ -213,8 +187,8 @@ function told(stream, now) {
 }
 
 function layer(stream, name, now) {
-  const written = tablesOf(stream, name).map((one) => one.committedAt).filter(Boolean).sort().at(-1);
-  return [rowRate(stream, name), written === undefined ? null : `written ${briefly((new Date(now) - new Date(written)) / 1000)} ago`, version(stream, name)];
+  const passed = writtenAgoS(stream, now, name);
+  return [rowRate(stream, name), passed === null ? null : `written ${briefly(passed)} ago`, version(stream, name)];
 }
 
 /** Rows per second as reported by the layer's process, or else derived from the growth of the row count. */
@@ -228,10 +202,10 @@ function rowRate(stream, name) {
 }
 
 function exported(stream, now) {
-  const done = stream.queries.filter((one) => one.layer === "export" && one.doneAt !== null).map((one) => one.doneAt);
-  const lacking = [...new Set(stream.queries.flatMap((one) => one.behind ?? []))];
-  const sent = done.length === 0 ? "nothing sent yet" : `sent ${briefly((new Date(now) - new Date(done.sort().at(-1))) / 1000)} ago`;
-  return [lacking.length > 0 ? `${lacking.join(", ")}: rows are missing` : sent];
+  const stores = lacking(stream);
+  const passed = writtenAgoS(stream, now, "export");
+  const sent = passed === null ? "nothing sent yet" : `sent ${briefly(passed)} ago`;
+  return [stores.length > 0 ? `${stores.join(", ")}: rows are missing` : sent];
 }
 
 function partitions(stream) {
@@ -242,19 +216,4 @@ function partitions(stream) {
 function version(stream, name) {
   const found = tablesOf(stream, name).map((one) => `v${count(one.version)}`);
   return found.length === 0 ? "not created yet" : found.join(" · ");
-}
-
-/** A layer's tables, without the dead letters, which belong to no single stream. */
-export function tablesOf(stream, name) {
-  return stream.tables.filter((one) => one.name.startsWith(`${name}.`) && !one.name.endsWith(".dead_letters"));
-}
-
-export function layerOf(query) {
-  return query.split(".")[0];
-}
-
-function total(values) {
-  return values === undefined || values.some((one) => one === null) || values.length === 0
-    ? null
-    : values.reduce((all, one) => all + one, 0);
 }

@@ -15,7 +15,15 @@ from lakehouse.common.events import Kind
 from lakehouse.operations.alerts.evaluating import Alert, AlertStatus
 from lakehouse.operations.alerts.rules import load_rules
 from lakehouse.operations.alerts.standing import Standing, standing, threshold_of
-from lakehouse.operations.telemetry import Observation, Observer
+from lakehouse.operations.telemetry import (
+    Observation,
+    Observer,
+    StreamState,
+    backlogs_of,
+    summary_of,
+    waiting_of,
+    worst_first,
+)
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
 from lakehouse.serving.parameters import Cursor, Limit, Page
@@ -50,9 +58,12 @@ def router(
 
     @routes.get("/status")
     async def status() -> Response:
-        """Return each stream's state and the backlog of its layers, at most one second old."""
-        seen = await observed.seen()
-        return plain(in_camel_case(asdict(seen)))
+        """Return each stream's state, worst first, and a `summary` of all; at most one second old.
+
+        A stream's `backlogs` are those of its layers, and `waiting` is the one with the longest wait, as in
+        `lakehouse status`: null if it is unknown whether records wait.
+        """
+        return plain(in_camel_case(_seen(await observed.seen())))
 
     @routes.get("/happenings")
     async def happenings(
@@ -117,6 +128,20 @@ class _Standing:
 
     standing: Standing
     alerts: Sequence[Mapping[str, Any]]
+
+
+def _seen(seen: Observation) -> Mapping[str, Any]:
+    states = worst_first(seen.streams)
+    return {**asdict(seen), "summary": summary_of(states), "streams": list(map(_state, states))}
+
+
+def _state(state: StreamState) -> Mapping[str, Any]:
+    longest = waiting_of(state)
+    return {
+        **asdict(state),
+        "backlogs": [asdict(one) for one in backlogs_of(state)],
+        "waiting": None if longest is None else asdict(longest),
+    }
 
 
 def _origin(found: Found[Any]) -> Origin:

@@ -1,0 +1,74 @@
+// What several views read from the status: what is unknown, rates, and when each layer wrote last.
+
+import { el } from "./dom.js";
+import { clock } from "./format.js";
+import { live, perSecond } from "./live.js";
+
+/** Notices about what is unknown: no status, an old one, or a lake or broker that cannot be read. */
+export function troubles() {
+  const notice = (text) => el("p", { class: "notice" }, text);
+  if (live.isMissing) {
+    return [notice("This server has no /api/v1/status, so health and backlog are unknown.")];
+  }
+  if (live.status === null) {
+    return [live.trouble === null ? el("p", { class: "muted" }, "Loading the streams …") : notice(live.trouble)];
+  }
+  const reasons = [live.trouble && `${live.trouble}; the data below is from ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
+  return reasons.filter(Boolean).map(notice);
+}
+
+/** The reason for a stream's health without a sentence that `troubles` already shows. */
+export function briefReason({ health }, status) {
+  const known = [status.lakeReason, status.brokerReason].find((one) => one && health.reason.endsWith(one));
+  if (known === undefined) {
+    return health.reason;
+  }
+  const what = health.reason.slice(0, -known.length).replace(/:\s*$/, "");
+  return what === "" ? "see above" : `${what} cannot be read: see above`;
+}
+
+/** Whether no process runs a stream although the reason for its health does not say so. */
+export function isUnrun({ runs, health }) {
+  return runs.length === 0 && !health.isUnrun;
+}
+
+/** The steps of a stream that currently fail, as their processes report them. */
+export function failing({ runs }) {
+  return runs.flatMap((run) => run.queries).filter((one) => one.error);
+}
+
+/** The stores that lack rows because they were unavailable or full. */
+export function lacking({ queries }) {
+  return [...new Set(queries.flatMap((one) => one.behind))];
+}
+
+/** Records per second that arrive in a stream's topics, over the last 15 seconds, or null if unknown. */
+export function arriving(stream) {
+  return perSecond(stream.name, (state) => total(state?.partitions.map((one) => one.end)));
+}
+
+/** Records per second that bronze reads from the topics, over the last 15 seconds, or null if unknown. */
+export function landing(stream) {
+  return perSecond(stream.name, (state) => total(state?.partitions.map((one) => one.position)));
+}
+
+/** Seconds since a layer, or without one any layer, last wrote or sent rows; null if that is unknown or never was. */
+export function writtenAgoS({ queries }, now, layer = null) {
+  const times = queries.filter((one) => one.doneAt !== null && (layer === null || one.layer === layer)).map((one) => new Date(one.doneAt));
+  return times.length === 0 ? null : (new Date(now) - Math.max(...times)) / 1000;
+}
+
+/** A layer's tables, without the dead letters, which belong to no single stream. */
+export function tablesOf(stream, layer) {
+  return stream.tables.filter((one) => one.name.startsWith(`${layer}.`) && !one.name.endsWith(".dead_letters"));
+}
+
+export function layerOf(query) {
+  return query.split(".")[0];
+}
+
+export function total(values) {
+  return values === undefined || values.some((one) => one === null) || values.length === 0
+    ? null
+    : values.reduce((all, one) => all + one, 0);
+}

@@ -1,0 +1,113 @@
+// One stream: its health, the drawing of its pipeline, its steps, letters, events and settings.
+
+import { declared, query } from "./api.js";
+import { badge, el, moment, renew, table } from "./dom.js";
+import { drawer } from "./drawer.js";
+import { ago, briefly, clock, count, seconds } from "./format.js";
+import { live, on } from "./live.js";
+import { pipeline } from "./pipeline.js";
+import { briefReason, failing, isUnrun, lacking, tablesOf, troubles } from "./states.js";
+
+export function open(root, _parameters, name) {
+  document.title = `${name} · lakehouse`;
+  const [said, head, facts, steps, settings] = ["", "lead", "facts", "", ""].map((kind) => el("div", { class: kind || null }));
+  const details = drawer(name);
+  const drawn = pipeline(name, (layer) => details.open(layer));
+  const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), steps, settings);
+  root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
+  const update = () => {
+    const { status } = live;
+    const state = status?.streams.find((one) => one.name === name);
+    const none = status !== null && state === undefined ? el("p", { class: "notice" }, `This server has no stream ${name}.`) : null;
+    renew(said, ...troubles(), none);
+    if (state === undefined) {
+      shown.remove();
+      return;
+    }
+    if (!shown.isConnected) {
+      root.append(shown);
+    }
+    renew(head, ...health(state, status));
+    renew(facts, ...told(state, status.at));
+    renew(steps, ...stepsOf(state));
+    drawn.update(state, status.at);
+    details.update(state, status.at);
+  };
+  const off = on("status", update);
+  update();
+  settingsOf(name).then((found) => renew(settings, ...found));
+  return {
+    close() {
+      off();
+      drawn.close();
+      details.close();
+    },
+  };
+}
+
+function health(state, status) {
+  const { word, since } = state.health;
+  return [
+    badge(word),
+    failing(state).length === 0 ? null : badge("failing", "blocked"),
+    el("span", { class: "reason" }, briefReason(state, status)),
+    since === null ? null : el("span", { class: "muted" }, `since ${clock(since)} UTC`),
+  ];
+}
+
+function told(state, now) {
+  const { name, gate, openLetters: open } = state;
+  const link = (href, text) => el("a", { href, key: href }, text);
+  return [
+    state.freshnessS === null ? null : el("span", {}, `newest event ${seconds(state.freshnessS)} old`),
+    link(query("#/letters", { stream: name }), open === null ? "dead letters" : `${count(open)} open dead ${open === 1 ? "letter" : "letters"}`),
+    link(query("#/log", { stream: name }), "events"),
+    ...tablesOf(state, "gold").map((one) => link(`#/${one.name.replace(".", "/")}`, one.name)),
+    gate === null ? null : el("span", {}, gate.isOpen ? "gate open" : `gate closed since ${clock(gate.changedAt)} UTC: ${gate.reasons.join("; ")}`),
+    isUnrun(state) ? el("span", { class: "late" }, "no running process") : null,
+    ...state.runs.map((run) => el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`)),
+  ];
+}
+
+/** The backlog of each step in each of its sources, which steps fail, and which stores lack rows. */
+function stepsOf(state) {
+  const queries = new Map(state.queries.map((one) => [one.name, one]));
+  const landed = state.backlogs.find((one) => one.layer === "bronze");
+  const topics = [...new Set(state.partitions.map((one) => one.topic))];
+  const bronze = state.queries.filter((one) => one.layer === "bronze");
+  const last = bronze.map((one) => one.doneAt).filter(Boolean).sort().at(-1);
+  const lags = state.layers.map((one) => ({ ...one, ...queries.get(one.query) }));
+  const rows = [
+    ...(landed === undefined ? [] : [{ query: "bronze", source: topics.join(", "), ...landed, done: bronze.length === 1 ? bronze[0].done : null, doneAt: last }]),
+    ...lags,
+  ].map((one) => [one.query, one.source, one.records === null ? "?" : count(one.records), one.seconds === null ? "?" : briefly(one.seconds), count(one.done), moment(one.doneAt)]);
+  const stores = lacking(state);
+  return [
+    el("h2", {}, "Steps"),
+    table("Steps", ["step", "reads", "waiting", "oldest", "version", "last micro-batch"], rows, { numeric: ["waiting", "oldest", "version"], empty: "The steps are unknown." }),
+    ...failing(state).map((one) => el("p", { class: "trouble" }, `${one.name} fails: ${one.error}`)),
+    stores.length === 0 ? null : el("p", { class: "late" }, `${stores.join(", ")}: rows are missing`),
+  ];
+}
+
+/** The settings that the stream's gold tables depend on; tables with the same value share a line. */
+async function settingsOf(name) {
+  const title = el("h2", {}, "Settings");
+  try {
+    const tables = (await declared()).find((one) => one.name === name)?.tables ?? [];
+    const lines = new Map();
+    for (const { name: table, settings } of tables) {
+      for (const [key, value] of Object.entries(settings)) {
+        const line = JSON.stringify([key, value]);
+        lines.set(line, { key, value, tables: [...(lines.get(line)?.tables ?? []), `gold.${table}`] });
+      }
+    }
+    const facts = [...lines.values()].flatMap(({ key, value, tables: of }) => [
+      el("dt", {}, el("code", {}, key)),
+      el("dd", {}, value, el("span", { class: "muted" }, ` of ${of.join(", ")}`)),
+    ]);
+    return facts.length === 0 ? [] : [title, el("dl", { class: "facts-list" }, ...facts)];
+  } catch (problem) {
+    return [title, el("p", { class: "trouble", role: "alert" }, problem.message)];
+  }
+}

@@ -1,0 +1,164 @@
+// The overview's table: a line for each stream, worst first, and below it the reasons.
+
+import { query } from "./api.js";
+import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
+import { briefly, clock, compact, count, UNKNOWN } from "./format.js";
+import { arriving, briefReason, failing, isUnrun, lacking, landing, writtenAgoS } from "./states.js";
+
+const CAPTION = "Streams, worst first";
+const GROUPS = [
+  { columns: [{ kind: "state", label: "state", tell: words }] },
+  {
+    title: "records/s",
+    kind: "rates",
+    columns: [
+      { label: "in", about: "records/s in", tell: (stream) => rounded(arriving(stream)) },
+      { label: "read", about: "records/s read", tell: (stream) => rounded(landing(stream)) },
+    ],
+  },
+  {
+    title: "newest row, ago",
+    kind: "ages",
+    columns: [
+      ...["bronze", "silver", "gold"].map((layer) => ({ label: layer, about: `newest in ${layer}`, tell: (stream, now) => written(stream, now, layer) })),
+      { label: "stores", about: "newest in stores", tell: sent },
+    ],
+  },
+  {
+    columns: [
+      { kind: "waiting", label: "waiting", tell: waiting },
+      { kind: "open", label: "open letters", tell: letters },
+      { kind: "round", label: "last round", tell: (stream, now) => written(stream, now, null) },
+    ],
+  },
+];
+const COLUMNS = GROUPS.flatMap((group) => group.columns);
+
+/** The address of a stream's own view. */
+export function address(name) {
+  return `#/streams/${encodeURIComponent(name)}`;
+}
+
+/** The table and the reasons: their node, and `update` with the newest status, whose streams are in order. */
+export function streamsTable() {
+  const body = el("tbody", {});
+  const table = el("table", { class: "streams" }, el("caption", { class: "unseen" }, CAPTION), ...spans(), headings(), body);
+  const reasons = el("ul", { class: "reasons", "aria-label": "Reasons" });
+  const rows = new Map();
+  let order = [];
+  const place = async () => {
+    await calm();
+    swap(body, ...order.map((name) => rows.get(name).node));
+  };
+  return {
+    node: el("div", {}, scrolling(CAPTION, table), reasons),
+    update(status) {
+      for (const stream of status.streams) {
+        if (!rows.has(stream.name)) {
+          rows.set(stream.name, row(stream.name));
+        }
+        rows.get(stream.name).update(stream, status.at);
+      }
+      const names = status.streams.map((one) => one.name);
+      if (names.length !== order.length || names.some((name, index) => name !== order[index])) {
+        order = names;
+        place();
+      }
+      renew(reasons, ...told(status));
+    },
+  };
+}
+
+function spans() {
+  return [el("colgroup", {}), ...GROUPS.map((group) => el("colgroup", { span: group.columns.length }))];
+}
+
+function headings() {
+  const alone = ({ kind, label }) => el("th", { scope: "col", rowspan: 2, class: kind === "state" ? kind : `${kind} number` }, label);
+  const above = GROUPS.map(({ title, kind, columns }) =>
+    title === undefined ? columns.map(alone) : el("th", { scope: "colgroup", colspan: columns.length, class: `${kind} group` }, title),
+  );
+  const below = GROUPS.filter((group) => group.title !== undefined).flatMap((group) => group.columns);
+  return el(
+    "thead",
+    {},
+    el("tr", {}, el("th", { scope: "col", rowspan: 2, class: "name" }, "stream"), ...above),
+    el("tr", {}, ...below.map(({ label }) => el("th", { scope: "col", class: "number" }, label))),
+  );
+}
+
+function row(name) {
+  const cells = COLUMNS.map(({ kind, label, about }) => el("td", { class: kind === "state" ? kind : "number", "data-about": about ?? label }));
+  const link = el("a", { href: address(name), key: `stream:${name}` }, name);
+  return {
+    node: el("tr", { "data-stream": name }, el("th", { scope: "row" }, link), ...cells),
+    update(stream, now) {
+      COLUMNS.forEach(({ tell }, index) => renew(cells[index], tell(stream, now)));
+    },
+  };
+}
+
+function words(stream) {
+  return [badge(stream.health.word), failing(stream).length === 0 ? null : badge("failing", "blocked")];
+}
+
+function rounded(value) {
+  return value === null ? UNKNOWN : count(value < 10 ? Math.round(value * 10) / 10 : Math.round(value));
+}
+
+function written(stream, now, layer) {
+  return briefly(writtenAgoS(stream, now, layer));
+}
+
+function sent(stream, now) {
+  const stores = lacking(stream);
+  return stores.length === 0 ? written(stream, now, "export") : el("span", { class: "late" }, `▲ ${stores.join(", ")} ${stores.length === 1 ? "lacks" : "lack"} rows`);
+}
+
+/** The longest wait; "≥" if another layer's backlog is unknown. */
+function waiting({ waiting: longest, backlogs }) {
+  if (longest === null) {
+    return "?";
+  }
+  const isPart = backlogs.some((one) => one.records === null);
+  const number = el("data", { value: longest.records, title: count(longest.records) }, compact(longest.records));
+  return [isPart ? "≥ " : null, number, longest.records === 0 ? null : el("span", { class: "muted" }, ` ${longest.seconds === null ? "?" : briefly(longest.seconds)}`)];
+}
+
+function letters({ name, openLetters: open }) {
+  const link = query("#/letters", { stream: name });
+  const about = `${count(open)} open dead ${open === 1 ? "letter" : "letters"} of ${name}`;
+  return open === null ? "?" : el("a", { href: link, key: link, "aria-label": about }, exact(open));
+}
+
+/** A line for each reason that is not good news; streams with the same one share a line. */
+function told(status) {
+  const lines = new Map();
+  for (const stream of status.streams) {
+    for (const cause of causes(stream, status)) {
+      const key = JSON.stringify([cause.word, cause.what]);
+      lines.set(key, { ...cause, names: [...(lines.get(key)?.names ?? []), stream.name] });
+    }
+  }
+  return [...lines.values()].map(({ word, kind, what, since, names }) =>
+    el(
+      "li",
+      {},
+      badge(word, kind ?? word),
+      el("strong", {}, names.join(", ")),
+      el("span", { class: "reason" }, what),
+      since && names.length === 1 ? el("span", { class: "muted" }, `since ${clock(since)} UTC`) : null,
+    ),
+  );
+}
+
+function causes(stream, status) {
+  const { health, gate } = stream;
+  const isClosed = gate !== null && !gate.isOpen && health.word !== "blocked";
+  return [
+    ...(health.word === "well" ? [] : [{ word: health.word, what: briefReason(stream, status), since: health.since }]),
+    ...(isClosed ? [{ word: "gate closed", kind: "blocked", what: gate.reasons.join("; "), since: gate.changedAt }] : []),
+    ...failing(stream).map((one) => ({ word: "failing", kind: "blocked", what: `${one.name}: ${one.error}` })),
+    ...(isUnrun(stream) ? [{ word: "not run", kind: "behind", what: "no running process" }] : []),
+  ];
+}
