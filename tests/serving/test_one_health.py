@@ -148,8 +148,7 @@ def told_by_the_api(
         return seen
 
     monkeypatch.setattr(Observer, "observe", looked)
-    (stream,) = make_client().get("/api/v1/status").json()["streams"]
-    return dict(stream)
+    return dict(make_client().get("/api/v1/status").json())
 
 
 def on_a_terminal(seen: Observation) -> list[str]:
@@ -174,7 +173,8 @@ def test_the_word_and_its_reason_are_the_same_everywhere(
     assert word_in_metrics(seen) == [word.value]
     assert told_by_alerts(seen) == [(word.value, f"calls is {word.value}: {health.reason}")]
     assert any(line.startswith(f"calls {word.value}") for line in on_a_terminal(seen))
-    of_api = told_by_the_api(seen, make_client, monkeypatch)["health"]
+    (stream,) = told_by_the_api(seen, make_client, monkeypatch)["streams"]
+    of_api = stream["health"]
     assert (of_api["word"], of_api["reason"]) == (word.value, health.reason)
     assert (of_api["since"] is None) is (health.since is None)
 
@@ -188,8 +188,13 @@ def test_the_number_of_waiting_records_is_the_same_everywhere(
 
     said = "13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic)"
     assert seen.streams[0].health.reason.startswith(said)
-    of_api = told_by_the_api(seen, make_client, monkeypatch)["partitions"]
-    assert sum(one["records"] for one in of_api) == 13_500
+    of_api = told_by_the_api(seen, make_client, monkeypatch)
+    (stream,) = of_api["streams"]
+    assert sum(one["records"] for one in stream["partitions"]) == 13_500
+    assert stream["waiting"] == {"layer": "bronze", "records": 13_500, "seconds": 780.0}
+    word = seen.streams[0].health.word
+    sentence = f"1 of 1 stream is {word}; 13,500 records wait, the oldest for 13 min"
+    assert of_api["summary"] == sentence
     registry = CollectorRegistry()
     registry.register(ObservationCollector(lambda: seen))
     lags = [one for one in registry.collect() if one.name == "lakehouse_lag_records"]

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from lakehouse.common.events import Kind
 from lakehouse.engine.records.dead_letters import STATUSES
+from lakehouse.operations.telemetry import Word
 from lakehouse.serving.routes.page import FILES
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
@@ -120,6 +121,27 @@ def test_the_page_lists_every_kind_of_event_and_every_status_of_a_letter() -> No
     statuses = quoted("filters.js", "STATUSES")
     assert statuses[::2] == [*STATUSES, ""]
     assert statuses[1::2] == [*STATUSES, "any"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "colour", "words"),
+    [
+        ("●", "well", {"well"}),
+        ("○", "muted", {"idle", "empty"}),
+        ("▲", "warn", {"stale", "behind"}),
+        ("◆", "odd", {"unknown"}),
+        ("■", "bad", {"refusing", "blocked", "stalled", "stopped"}),
+    ],
+)
+def test_a_word_of_health_has_a_shape_beside_its_colour(shape: str, colour: str, words: set[str]) -> None:
+    style = (FILES / "style.css").read_text()
+    known = {word.value for word in Word}
+    (shaped,) = re.findall(rf'^(.*) {{ content: "{shape}" / ""; }}$', style, re.MULTILINE)
+    assert set(re.findall(r"\.badge\.(\w+)::before", shaped)) == words
+    (coloured,) = re.findall(
+        rf"^(\.badge\..*) {{ background: .*; color: var\(--{colour}\); }}$", style, re.MULTILINE
+    )
+    assert set(re.findall(r"\.badge\.(\w+)", coloured)) & known == words
 
 
 def quoted(name: str, constant: str) -> list[str]:

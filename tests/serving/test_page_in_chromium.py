@@ -47,14 +47,17 @@ TEXTS_BEYOND_THEIR_PLACE = """import('/page/pipeline.js').then(({pipeline}) => {
     document.querySelector('main').append(drawn.node);
     const box = (one) => one.getBoundingClientRect();
     const all = (selector, node = drawn.node) => [...node.querySelectorAll(selector)];
+    const backlogs = ['bronze', 'silver', 'gold', 'export'].map((layer) =>
+        ({layer, records: number, seconds: number}));
     const beyond = ([word, mark]) => {
         drawn.update({
             name: wide, health: {word}, freshnessS: number, openLetters: number, gate: null, runs: [],
             partitions: [{topic: wide, end: 1, records: number, seconds: number}],
-            layers: ['silver', 'gold', 'export'].map((layer) => ({layer, records: number, seconds: number})),
+            layers: [], backlogs, waiting: backlogs[2],
             tables: ['bronze', 'silver', 'gold'].flatMap((layer) => [1, 2].map((one) =>
                 ({name: `${layer}.${one}`, version: number, committedAt: at, rows: 1}))),
-            eventTimes: [{watermark: at}], queries: [{layer: 'export', doneAt: at}],
+            eventTimes: [{watermark: at}],
+            queries: backlogs.map(({layer}) => ({layer, doneAt: at, behind: []})),
         }, '2026-11-27T12:00:00Z');
         const nodes = all('.node').map((node) => [node, box(node.querySelector('rect'))]);
         const inNodes = nodes.flatMap(([node, {right}]) =>
@@ -89,7 +92,8 @@ COLOURS_OF_CHARTS = """[...document.querySelectorAll('.uplot')].map((one) => Obj
         getComputedStyle(row.querySelector('.u-marker')).borderTopColor,
     ])))"""
 VIEWS = {
-    "overview": ("#/", "h1"),
+    "overview": ("#/", ".streams tbody tr"),
+    "stream": ("#/streams/sales", ".pipeline text.line"),
     "letters": ("#/letters?status=", "td .badge"),
     "letter": (LETTER, "pre.lines"),
     "series": ("#/gold/metrics_1m?service_id=auth&metric_name=cpu", ".uplot"),
@@ -150,11 +154,13 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
     page.prefer("light")
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/")
-        page.wait("document.querySelectorAll('.pipeline text.line').length > 0")
+        page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
         page.wait("document.querySelector('.notice')?.innerText.includes('no Kafka broker at')")
         assert page.run("document.body.innerText.split('no Kafka broker at').length - 1") == 1
         stopped = "getComputedStyle(document.querySelector('[data-stream=metrics] .badge.stopped'))"
         assert page.run(f"{stopped}.color") == RED
+        page.click(".streams th a", "metrics")
+        page.wait("location.hash === '#/streams/metrics' && document.querySelector('.pipeline text.line')")
         for width in (1300, 1000, 390):
             page.resize(width, 1000)
             page.wait(f"innerWidth === {width} && document.querySelector('.pipeline text.line').textContent")

@@ -68,6 +68,15 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
         "behind": [],
     }
     assert (export["name"], export["done"], export["doneAt"]) == ("export.user_transactions_5m", None, None)
+    assert stream["backlogs"] == [
+        {"layer": "bronze", "records": None, "seconds": None},
+        {"layer": "silver", "records": 0, "seconds": 0.0},
+        {"layer": "gold", "records": 0, "seconds": 0.0},
+        {"layer": "export", "records": 5, "seconds": stream["layers"][-1]["seconds"]},
+    ]
+    assert stream["waiting"] == stream["backlogs"][-1]
+    assert body["summary"].startswith("4 of 4 streams are stopped; at least 25 records wait, the oldest for ")
+    assert body["summary"].endswith("; the backlog of 4 streams is unknown")
     assert stream["openLetters"] == 3
     assert stream["health"]["word"] == "stopped"
     silver = next(one for one in stream["tables"] if one["name"] == "silver.transactions")
@@ -79,6 +88,8 @@ def test_status_of_no_lake_says_so(make_client: MakeClient, lake: ServedLake) ->
     body = make_client(changes={"kafka.bootstrap_servers": NOWHERE}).get("/api/v1/status").json()
     assert body["lakeReason"] == f"there is no lake at {lake.root} yet"
     assert {one["health"]["word"] for one in body["streams"]} == {"unknown"}
+    assert [one["waiting"] for one in body["streams"]] == [None] * 4
+    assert body["summary"] == "4 of 4 streams are unknown; the backlog of 4 streams is unknown"
 
 
 def test_what_many_ask_for_at_once_is_looked_at_once() -> None:

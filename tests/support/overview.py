@@ -41,7 +41,7 @@ def main(target: Path) -> None:
             ]
             with browsing(Path(directory)) as page:
                 page.go(f"{url}/")
-                page.wait("document.querySelectorAll('.pipeline svg').length === 4")
+                page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
                 time.sleep(EVENTS_FOR_S * 0.8)
                 page.screenshot(target, whole=True)
             for one in produced:

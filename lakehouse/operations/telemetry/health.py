@@ -113,7 +113,8 @@ def summary_of(states: Sequence[StreamState]) -> str:
     told = [word for word in reversed(_ORDER) if counts[word] and word is not Word.WELL] or [Word.WELL]
     words = [f"{counts[word]} {'is' if counts[word] == 1 else 'are'} {word}" for word in told]
     number, _, rest = words[0].partition(" ")
-    return f"{number} of {len(states)} streams {', '.join([rest, *words[1:]])}; {_all_waiting(states)}"
+    of = "1 stream" if len(states) == 1 else f"{len(states)} streams"
+    return f"{number} of {of} {', '.join([rest, *words[1:]])}; {_all_waiting(states)}"
 
 
 def _badness(state: StreamState) -> tuple[int, bool, float]:

@@ -10,7 +10,7 @@ import { streamsTable } from "./streams.js";
 const ALERTS_EVERY_MS = 5000;
 
 export function open(root) {
-  const alerts = el("div", { class: "alerts" });
+  const alerts = el("div", { class: "alerts" }, el("p", { class: "muted" }, "Loading the alerts …"));
   const said = el("div", {});
   const summary = el("p", { class: "headline" });
   const streams = streamsTable();

@@ -99,7 +99,7 @@ function row(name) {
 }
 
 function words(stream) {
-  return [badge(stream.health.word), failing(stream).length === 0 ? null : badge("failing", "blocked")];
+  return [badge(stream.health.word), ...(failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
 }
 
 function rounded(value) {

@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
 from lakehouse.operations.telemetry import (
+    Backlog,
     Health,
     LayerLag,
     PartitionLag,
     QueryState,
     Refused,
     StreamGate,
+    StreamState,
     Word,
+    backlogs_of,
+    summary_of,
+    waiting_of,
+    worst_first,
 )
 from lakehouse.operations.telemetry.health import health_of
 from lakehouse.operations.telemetry.values import OpenTransaction
@@ -230,3 +238,90 @@ def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:
         "since 2026-11-22 08:58:00 UTC",
         AGO,
     )
+
+
+Waits = tuple[int | None, float | None]
+
+
+def stream(
+    word: Word, topic: Waits = (0, 0.0), *, silver: Waits | None = (0, 0.0), since: datetime | None = None
+) -> StreamState:
+    """Return a stream of two layers, named like its word. Without `silver`, its tables cannot be read."""
+    lags = () if silver is None else (LayerLag("silver", "silver.a", "bronze.a", *silver),)
+    partitions = (PartitionLag("t", 0, 5, None, *topic),)
+    return StreamState(word.value, Health(word, "", since), partitions, lags, queries=tuple(QUERIES[:2]))
+
+
+def test_the_worst_word_comes_first_then_the_one_that_has_applied_for_longest() -> None:
+    states = [stream(Word.WELL), stream(Word.STOPPED), stream(Word.BEHIND), stream(Word.STOPPED, since=AGO)]
+    ordered = [(one.name, one.health.since) for one in worst_first(states)]
+    assert ordered == [("stopped", AGO), ("stopped", None), ("behind", None), ("well", None)]
+
+
+def test_a_layer_that_could_not_be_read_has_an_unknown_backlog_and_not_none() -> None:
+    read = stream(Word.BEHIND, (7, 60.0), silver=(3, None))
+    assert backlogs_of(read) == (Backlog("bronze", 7, 60.0), Backlog("silver", 3, None))
+    unread = stream(Word.UNKNOWN, silver=None)
+    assert backlogs_of(unread) == (Backlog("bronze", 0, 0.0), Backlog("silver", None, None))
+    assert waiting_of(unread) is None
+    assert backlogs_of(StreamState("a", Health(Word.UNKNOWN, "KeyError"))) == ()
+    assert waiting_of(StreamState("a", Health(Word.UNKNOWN, "KeyError"))) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "silver", "expected"),
+    [
+        ((0, 0.0), (0, 0.0), Backlog("bronze", 0, 0.0)),
+        ((7, 60.0), (900, 59.0), Backlog("bronze", 7, 60.0)),
+        ((7, 60.0), (9, 61.0), Backlog("silver", 9, 61.0)),
+        ((7, 60.0), (9, None), Backlog("silver", 9, None)),
+        ((0, 0.0), (9, 0.0), Backlog("silver", 9, 0.0)),
+        ((None, None), (9, 5.0), Backlog("silver", 9, 5.0)),
+        ((None, None), (0, 0.0), None),
+    ],
+)
+def test_what_waits_is_the_backlog_with_the_longest_wait(
+    topic: Waits, silver: Waits, expected: Backlog | None
+) -> None:
+    assert waiting_of(stream(Word.WELL, topic, silver=silver)) == expected
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([], "There are no streams"),
+        ([stream(Word.WELL)] * 4, "4 of 4 streams are well; no record waits"),
+        (
+            [stream(Word.STOPPED, (13_500, 780.0)), stream(Word.WELL), stream(Word.WELL)],
+            "1 of 3 streams is stopped; 13,500 records wait, the oldest for 13 min",
+        ),
+        (
+            [
+                stream(Word.IDLE),
+                stream(Word.BEHIND, (1_000, 7_300.0), silver=(400, 9.0)),
+                stream(Word.STALLED, silver=(5, 60.0)),
+                stream(Word.STALLED, (3, None)),
+            ],
+            (
+                "2 of 4 streams are stalled, 1 is behind, 1 is idle; "
+                "1,008 records wait, the oldest for at least 2 h"
+            ),
+        ),
+        ([stream(Word.UNKNOWN, (1, None))], "1 of 1 stream is unknown; 1 record waits, for an unknown time"),
+        (
+            [stream(Word.UNKNOWN, (None, None), silver=(2, 5.0)), stream(Word.WELL)],
+            (
+                "1 of 2 streams is unknown; at least 2 records wait, the oldest for 5 s; "
+                "the backlog of 1 stream is unknown"
+            ),
+        ),
+        (
+            [stream(Word.UNKNOWN, (None, None)), StreamState("a", Health(Word.UNKNOWN, "KeyError"))],
+            "2 of 2 streams are unknown; the backlog of 2 streams is unknown",
+        ),
+    ],
+)
+def test_one_sentence_says_which_words_apply_what_waits_and_for_how_long(
+    states: Sequence[StreamState], expected: str
+) -> None:
+    assert summary_of(states) == expected

@@ -1,0 +1,192 @@
+"""The page's table of streams and the view of one stream, in a real, headless Chromium.
+
+Most tests replace the status in the browser, so that streams are as bad and as many as a test needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.operations.quality.results import GATES
+from lakehouse.streams.definition import MergedTable
+from tests.support.browser import Page
+from tests.support.served_lakes import NOON_MS, Row, ServedLake, at, product
+from tests.support.serving import serving
+from tests.support.streams import STREAMS
+
+pytestmark = pytest.mark.soak
+TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}
+HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+DONE_AT = {"bronze": "11:59", "silver": "11:58", "gold": "11:57", "export": "11:56"}
+NAMES = "[...document.querySelectorAll('.streams th a')].map((one) => one.innerText).join()"
+CELLS = """[...document.querySelectorAll('.streams tbody tr')].map((row) =>
+    [...row.cells].map((one) => one.innerText.replace(/\\s+/g, ' ').trim()))"""
+REASONS = """[...document.querySelectorAll('.reasons li')].map((one) =>
+    one.innerText.replace(/\\s+/g, ' ').trim())"""
+PLACES = """JSON.stringify([...document.querySelectorAll('.streams th')].map((one) =>
+    one.getBoundingClientRect()))"""
+DISPLAYS = "[...document.querySelectorAll('.streams tbody tr')].map((one) => getComputedStyle(one).display)"
+
+
+def seen(name: str, word: str, waiting: int = 0, **values: Any) -> Row:
+    """Return a stream as /api/v1/status describes it at noon; its records have waited for 13 minutes."""
+    lag = {"records": waiting, "seconds": 780.0 if waiting else 0.0}
+    backlogs = [{"layer": layer, **lag} for layer in DONE_AT]
+    queries = [
+        {"name": f"{layer}.a", "layer": layer, "done": 3, "doneAt": f"2026-05-04T{time}:00Z", "behind": []}
+        for layer, time in DONE_AT.items()
+    ]
+    health = {"word": word, "reason": f"{name} is {word} for a reason", "since": None, "isUnrun": False}
+    nothing = dict.fromkeys(("gate", "newestEvent", "freshnessS", "audit", "lakeReason"))
+    empty = {kind: [] for kind in ("partitions", "layers", "tables", "eventTimes", "refused")}
+    own = {"name": name, "health": health, "backlogs": backlogs, "waiting": backlogs[0], "queries": queries}
+    return {**nothing, **empty, **own, "runs": [run()], "openLetters": 12_345, **values}
+
+
+def run(*queries: Row) -> Row:
+    return {"host": "h", "pid": 7, "layers": ["gold"], "beatAt": "2026-05-04T12:00:00Z", "queries": queries}
+
+
+def show(page: Page, streams: Sequence[Row]) -> None:
+    """Let the page see these streams from now on, and wait until it shows them."""
+    reasons = dict.fromkeys(("lakeReason", "brokerReason", "eventsReason"))
+    summary = "1 of 3 streams is stopped; no record waits"
+    answer = {"at": "2026-05-04T12:00:00Z", "summary": summary, "streams": streams, **reasons}
+    page.run(f"""(() => {{
+        window.asked ??= window.fetch;
+        window.fetch = (path, options) => path === '/api/v1/status'
+            ? Promise.resolve(new Response({json.dumps(json.dumps(answer))}))
+            : window.asked(path, options);
+    }})()""")
+    page.wait(f"{NAMES} === {json.dumps(','.join(str(one['name']) for one in streams))}")
+
+
+def test_twelve_streams_fit_as_a_table_and_on_a_phone_they_are_a_list(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    words = ("stopped", "stalled", "blocked", "unknown", "refusing", "behind", "stale", "empty", "idle")
+    streams = [seen(f"stream-of-{word}", word, 123_456) for word in words]
+    streams += [seen(f"stream-of-well-{number}", "well", 13_500) for number in range(3)]
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.resize(1300, 900)
+        page.go(f"{url}/")
+        show(page, streams)
+        assert page.run("document.querySelector('.streams').getBoundingClientRect().bottom <= innerHeight")
+        assert page.text(".headline") == "1 of 3 streams is stopped; no record waits."
+        assert page.run(CELLS)[0] == [
+            *("stream-of-stopped", "stopped", "–", "–", "1 min", "2 min", "3 min", "4 min"),
+            *("123K 13 min", "12,345", "1 min"),
+        ]
+        assert page.run("document.querySelector('.streams caption').textContent") == "Streams, worst first"
+        assert page.run("document.querySelectorAll('.streams tbody th[scope=row]').length") == 12
+        assert page.run(REASONS) == [
+            f"{word} stream-of-{word} stream-of-{word} is {word} for a reason" for word in words
+        ]
+        label = "getComputedStyle(document.querySelector('.streams td.number'), '::before').content"
+        for width, display in ((1300, "table-row"), (700, "table-row"), (390, "grid")):
+            page.resize(width, 900)
+            page.wait(f"innerWidth === {width}")
+            assert set(page.run(DISPLAYS)) == {display}
+            assert page.run("document.documentElement.scrollWidth <= innerWidth"), width
+            assert page.run("document.querySelectorAll('.table.cut').length") == 0, width
+            assert (page.run(label) == "none") is (display == "table-row")
+
+
+def test_every_trouble_of_a_stream_is_shown_and_nothing_moves_unless_the_order_changes(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    gate = {"isOpen": False, "changedAt": "2026-05-04T11:00:00Z", "reasons": ["totals differ"]}
+    export = {"name": "export.a", "layer": "export", "done": 3, "doneAt": None, "behind": ["redis"]}
+    unknown = {"layer": "gold", "records": None, "seconds": None}
+    part = {"layer": "bronze", "records": 5, "seconds": None}
+    a = seen("a", "stopped", 13_500, gate=gate)
+    b = seen("b", "behind", runs=[], queries=[export], backlogs=[part, unknown], waiting=part)
+    failing = run({"name": "gold.of_c", "error": HOSTILE})
+    c = seen("c", "well", runs=[failing], openLetters=None, waiting=None)
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.resize(1300, 900)
+        page.go(f"{url}/")
+        show(page, [a, b, c])
+        rows = page.run(CELLS)
+        assert [row[1] for row in rows] == ["stopped", "behind", "well failing"]
+        assert rows[1][4:9] == ["–", "–", "–", "▲ redis lacks rows", "≥ 5 ?"]
+        assert rows[2][8:10] == ["?", "?"]
+        assert page.run(REASONS) == [
+            "stopped a a is stopped for a reason",
+            "gate closed a totals differ since 2026-05-04 11:00:00 UTC",
+            "behind b b is behind for a reason",
+            "not run b no running process",
+            f"failing c gold.of_c: {HOSTILE}",
+        ]
+        assert page.run("document.querySelectorAll('img').length") == 0
+
+        page.wait("document.querySelector('.alerts')?.innerText.includes('unknown')")
+        before = page.run(PLACES)
+        show(page, [seen("a", "stopped", 123_456_789, gate=gate), b, c])
+        page.wait("document.querySelector('.streams tbody').innerText.includes('123M')")
+        assert page.run(PLACES) == before
+
+        page.run("document.querySelector('[data-stream=b] a').focus()")
+        show(page, [seen("b", "stopped"), a, c])
+        assert page.run("document.activeElement.innerText") == "b"
+
+
+def test_streams_with_the_same_reason_share_a_line_and_say_nothing_twice(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/")
+        page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
+        page.wait("document.querySelector('.notice')?.innerText.includes('there is no lake at')")
+        assert page.run("document.body.innerText.split('there is no lake at').length - 1") == 1
+        names = ", ".join(page.run(NAMES).split(","))
+        assert page.run(REASONS)[0] == f"unknown {names} see above"
+        assert page.text(".headline") == ("4 of 4 streams are unknown; the backlog of 4 streams is unknown.")
+
+
+def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write(TABLES["product_sales"], [product("tea", "12.5")])
+    gate = {"stream": "sales", "changed_at": at(NOON_MS), "is_open": False, "reasons": ["totals differ"]}
+    lake.write_spec(GATES, [gate])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/")
+        page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
+        page.run("document.querySelector('[data-stream=sales] a').focus()")
+        page.press("Enter")
+        page.wait("document.querySelector('.pipeline text.line')")
+        assert page.run("[location.hash, document.title]") == ["#/streams/sales", "sales · lakehouse"]
+        assert page.run("document.querySelector('nav [aria-current=page]').innerText") == "Overview"
+        links = page.run("[...document.querySelectorAll('.facts a')].map((one) => one.getAttribute('href'))")
+        assert links == ["#/letters?stream=sales", "#/log?stream=sales", "#/gold/product_sales"]
+        assert "gate closed since 2026-05-04 12:00:00 UTC: totals differ" in page.text(".facts")
+        steps = "[...document.querySelectorAll('.view tbody tr')].map((one) => one.cells[0].innerText)"
+        assert page.run(steps) == [
+            *("bronze", "silver.sales_events", "gold.product_sales"),
+            *("export.product_sales", "export.sales_notifications"),
+        ]
+        page.wait("document.querySelector('.facts-list')?.innerText.includes('streams.sales.threshold')")
+        page.run("document.querySelector('.node.gold').focus()")
+        page.press("Enter")
+        page.wait("document.querySelector('dialog[open]')?.innerText.includes('Gold of sales')")
+        page.press("Escape")
+        page.wait("document.querySelector('dialog') === null")
+
+        page.run("history.back()")
+        page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
+        page.run("history.forward()")
+        page.wait("document.querySelector('.pipeline text.line')")
+        page.go(f"{url}/page/uPlot.LICENSE")
+        page.go(f"{url}/#/streams/sales")
+        page.wait(
+            "document.querySelector('h1')?.innerText === 'sales' && document.querySelector('.pipeline')"
+        )
+        page.go(f"{url}/#/streams/%3Cimg%20src%3Dx%3E")
+        page.wait(
+            "document.querySelector('main').innerText.includes('This server has no stream <img src=x>.')"
+        )
+        assert page.run("document.querySelectorAll('img, .pipeline').length") == 0
