@@ -33,9 +33,9 @@ PLACES = """JSON.stringify([...document.querySelectorAll('.streams th')].map((on
 DISPLAYS = "[...document.querySelectorAll('.streams tbody tr')].map((one) => getComputedStyle(one).display)"
 
 
-def seen(name: str, word: str, waiting: int = 0, **values: Any) -> Row:
+def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
     """Return a stream as /api/v1/status describes it at noon; its records have waited for 13 minutes."""
-    lag = {"records": waiting, "seconds": 780.0 if waiting else 0.0}
+    lag = {"records": records, "seconds": 780.0 if records else 0.0}
     backlogs = [{"layer": layer, **lag} for layer in DONE_AT]
     queries = [
         {"name": f"{layer}.a", "layer": layer, "done": 3, "doneAt": f"2026-05-04T{time}:00Z", "behind": []}
@@ -43,7 +43,9 @@ def seen(name: str, word: str, waiting: int = 0, **values: Any) -> Row:
     ]
     health = {"word": word, "reason": f"{name} is {word} for a reason", "since": None, "isUnrun": False}
     nothing = dict.fromkeys(("gate", "newestEvent", "freshnessS", "audit", "lakeReason"))
-    empty = {kind: [] for kind in ("partitions", "layers", "tables", "eventTimes", "refused")}
+    empty: dict[str, list[Row]] = {
+        kind: [] for kind in ("partitions", "layers", "tables", "eventTimes", "refused")
+    }
     own = {"name": name, "health": health, "backlogs": backlogs, "waiting": backlogs[0], "queries": queries}
     return {**nothing, **empty, **own, "runs": [run()], "openLetters": 12_345, **values}
 

@@ -81,10 +81,10 @@ def backlogs_of(state: StreamState) -> tuple[Backlog, ...]:
     The backlog of a layer that could not be observed at all is unknown, too. If the stream's state could not
     be determined, there are no backlogs.
     """
-    lags = {layer: [one for one in state.layers if one.layer == layer] for layer in LAYERS[1:]}
-    each: dict[str, Sequence[PartitionLag | LayerLag]] = {"bronze": state.partitions, **lags}
+    lags: list[tuple[str, Sequence[PartitionLag | LayerLag]]] = [("bronze", state.partitions)]
+    lags += [(layer, [one for one in state.layers if one.layer == layer]) for layer in LAYERS[1:]]
     layers = {query.layer for query in state.queries}
-    return tuple(_backlog(layer, found) for layer, found in each.items() if found or layer in layers)
+    return tuple(_backlog(layer, found) for layer, found in lags if found or layer in layers)
 
 
 def waiting_of(state: StreamState) -> Backlog | None:
@@ -110,7 +110,7 @@ def summary_of(states: Sequence[StreamState]) -> str:
     if not states:
         return "There are no streams"
     counts = Counter(state.health.word for state in states)
-    told = [word for word in reversed(_ORDER) if counts[word] and word is not Word.WELL] or [Word.WELL]
+    told = [word for word in reversed(_ORDER[1:]) if counts[word]] or [Word.WELL]
     words = [f"{counts[word]} {'is' if counts[word] == 1 else 'are'} {word}" for word in told]
     number, _, rest = words[0].partition(" ")
     of = "1 stream" if len(states) == 1 else f"{len(states)} streams"
