@@ -5,35 +5,41 @@
     SPENDING = windowed_sums("spending", Records(topic="card-payments", event_time="paidAt"), ...)
 
 Keys and messages are in `lakehouse.streams.messages`, expectation suites in `lakehouse.streams.suites`.
+
+The names are imported when they are first used, because they import Spark: `names` works without it.
 """
 
-from lakehouse.storage.tables import DELETED, described, shifted
-from lakehouse.streams.definition import (
-    Contract,
-    EventClock,
-    EventTimeProgress,
-    Export,
-    Field,
-    FieldType,
-    FoldState,
-    GoldTable,
-    RedisView,
-    Rule,
-    SideTable,
-    Source,
-    Stream,
-    WallClock,
-)
-from lakehouse.streams.kinds import (
-    Records,
-    Side,
-    Windows,
-    joined_calls,
-    running_totals,
-    windowed_statistics,
-    windowed_sums,
-)
-from lakehouse.streams.transforms.windows import Tumbling
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakehouse.storage.tables import DELETED, described, shifted
+    from lakehouse.streams.definition import (
+        Contract,
+        EventClock,
+        EventTimeProgress,
+        Export,
+        Field,
+        FieldType,
+        FoldState,
+        GoldTable,
+        RedisView,
+        Rule,
+        SideTable,
+        Source,
+        Stream,
+        WallClock,
+    )
+    from lakehouse.streams.kinds import (
+        Records,
+        Side,
+        Windows,
+        joined_calls,
+        running_totals,
+        windowed_statistics,
+        windowed_sums,
+    )
+    from lakehouse.streams.transforms.windows import Tumbling
 
 __all__ = [
     "DELETED",
@@ -62,3 +68,18 @@ __all__ = [
     "windowed_statistics",
     "windowed_sums",
 ]
+
+_FROM = (
+    "lakehouse.storage.tables",
+    "lakehouse.streams.definition",
+    "lakehouse.streams.kinds",
+    "lakehouse.streams.transforms.windows",
+)
+
+if not TYPE_CHECKING:  # a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        """Return a public name. Raises AttributeError for any other name."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return next(getattr(found, name) for found in map(import_module, _FROM) if hasattr(found, name))

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.nearest import no_such
 from lakehouse.settings import Settings
 from lakehouse.settings.fields import merged
 from lakehouse.streams.builtin import TABLES
 from lakehouse.streams.declared import Changes, InPython, OfKind, changed, read_table, stream_of
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.loading import made
+from lakehouse.streams.names import names_in_use, offered
 
-GROUP = "lakehouse.streams"
 Keys = Changes | OfKind
 
 
@@ -38,15 +37,15 @@ def found(settings: Settings) -> Iterator[Stream]:
     `read_table` refuses, for an unknown name, and for a stream that cannot be imported. The message names
     every wrong key.
     """
-    offered = {entry.name: entry for entry in entry_points(group=GROUP)}
-    keys = _all_keys(settings.streams, offered)
-    for name in _in_use(settings, offered, keys):
+    offers = offered()
+    keys = _all_keys(settings.streams, offers)
+    for name in names_in_use(settings, offers):
         given = keys.get(name)
-        if isinstance(given, OfKind) or name not in offered or isinstance(given, InPython):
+        if isinstance(given, OfKind) or name not in offers or isinstance(given, InPython):
             given = given or read_table(name, TABLES[name])
             stream = stream_of(name, given)
         else:
-            stream = _offered(offered[name], {} if given is None else given.arguments)
+            stream = _offered(offers[name], {} if given is None else given.arguments)
         stream = with_defaults(stream, settings)
         yield stream if given is None else changed(stream, given)
 
@@ -91,25 +90,6 @@ def _keys(name: str, table: Mapping[str, Any], offered: Mapping[str, EntryPoint]
                 "another name for your own stream"
             )
     return read_table(name, merged(own, table))
-
-
-def _in_use(settings: Settings, offered: Mapping[str, EntryPoint], keys: Mapping[str, Keys]) -> list[str]:
-    every = list(dict.fromkeys((*TABLES, *sorted(offered), *keys)))
-    off = {name for name, given in keys.items() if not given.enabled}
-    for name in settings.only_streams:
-        if name not in every:
-            raise SettingsError(
-                f"only_streams: {no_such('stream', name, every)}. To add a stream, declare it in "
-                f"[streams.{name}]"
-            )
-        if name in off:
-            raise SettingsError(f"only_streams names {name}, but streams.{name}.enabled is false")
-    if settings.only_streams:
-        return list(settings.only_streams)
-    declares = any(name not in TABLES and name not in offered for name in keys)
-    return [
-        name for name in every if name not in off and (name not in TABLES or name in keys or not declares)
-    ]
 
 
 def _offered(entry: EntryPoint, arguments: Mapping[str, Any]) -> Stream:

@@ -15,6 +15,7 @@ from lakehouse.streams.definition import Stream
 from lakehouse.streams.finding import found, with_defaults
 from lakehouse.streams.keep_rows import check_keep_rows
 from lakehouse.streams.loading import by_address
+from lakehouse.streams.names import chosen_names
 
 
 def load(settings: Settings) -> tuple[Stream, ...]:
@@ -38,15 +39,8 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
 
     Raises SettingsError for an unknown name. The message lists the known names.
     """
-    streams = load(settings)
-    known = {stream.name for stream in streams}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SettingsError(
-            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. To add a stream, "
-            f"declare it in [streams.{unknown[0]}]"
-        )
-    return tuple(stream for stream in streams if not names or stream.name in names)
+    chosen = chosen_names(names, settings)
+    return tuple(stream for stream in load(settings) if stream.name in chosen)
 
 
 def choose_one(name: str, settings: Settings) -> Stream:
@@ -70,7 +64,11 @@ def read_settings() -> Settings:
     invalid `maintenance.keep_rows`. Settings for built-in streams' tables are valid even if those streams are
     not in use.
     """
-    settings = load_settings()
+    return checked(load_settings())
+
+
+def checked(settings: Settings) -> Settings:
+    """Return settings that were read with `load_settings`, once they fit the streams; see `read_settings`."""
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
     if unknown := sorted(settings.topics.keys() - known):

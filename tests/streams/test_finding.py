@@ -95,7 +95,7 @@ def names(settings: Settings) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
+    monkeypatch.setattr("lakehouse.streams.names.GROUP", "lakehouse.none")
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
-    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.streams")
+    monkeypatch.setattr("lakehouse.streams.names.GROUP", "lakehouse.streams")
     with pytest.raises(SettingsError) as refused:
         load(under())
     assert str(refused.value) == (

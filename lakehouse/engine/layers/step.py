@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.common.errors import PositionError
+from lakehouse.engine.layers import LAYERS as LAYERS
 from lakehouse.engine.layers import Allow
+from lakehouse.engine.layers import LayerName as LayerName
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.engine.progress.reading import InMemory, Reading, Taken
 from lakehouse.storage import tables
@@ -26,8 +28,6 @@ from lakehouse.storage.tables.commits import CHANGE_TYPE
 from lakehouse.streams.definition import Stream, only
 
 FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
-LayerName = Literal["bronze", "silver", "gold", "export"]
-LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
 
 
 @dataclass(frozen=True, kw_only=True)
