@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from typing import Any
 
 import rich.console
 import typer
+from rich.file_proxy import FileProxy
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -59,8 +61,20 @@ def table_of(headings: Iterable[str], rows: Iterable[Iterable[object]], **option
 
 
 def warn(text: str) -> None:
-    """Print a warning line to standard error."""
-    Console(stderr=True).print(text, style="yellow", soft_wrap=True)
+    """Print a warning line to standard error, or above the live lines on the terminal, if there are any."""
+    if not print_above(text):
+        Console(stderr=True).print(text, style="yellow", soft_wrap=True)
+
+
+def print_above(line: str) -> bool:
+    """Print a line of standard error above the live lines on the terminal; return false if there are none.
+
+    Anything that is printed without this function is overwritten when the live lines are redrawn.
+    """
+    if not isinstance(sys.stderr, FileProxy):
+        return False
+    sys.stderr.write(f"{printable(line)}\n")
+    return True
 
 
 def echo(*lines: str, err: bool = False) -> None:

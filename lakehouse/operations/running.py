@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from lakehouse.common.errors import RefusedError, SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.extras import needed
-from lakehouse.common.terminal import Console
 from lakehouse.engine.layers.step import LAYERS, Gate, LayerName
 from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
-from lakehouse.engine.runtime.preconditions import few_wait, require_services, warn_of_services
+from lakehouse.engine.runtime.preconditions import (
+    few_wait,
+    labels_of_services,
+    require_services,
+    warn_of_services,
+)
 from lakehouse.engine.runtime.refusals import RefusalCounts, warning
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.engine.runtime.signals import Stop, stopping_on_signals
@@ -26,12 +31,13 @@ from lakehouse.engine.runtime.watch import Watches, unraised
 from lakehouse.operations.alerts.beats import BeatCollector, Beats
 from lakehouse.operations.catalog.metastore_names import registering
 from lakehouse.operations.copies.marker import refuse_copy
+from lakehouse.operations.lines import Lines
 from lakehouse.operations.maintenance.rounds import Rounds
 from lakehouse.operations.maintenance.upkeep import tasks
 from lakehouse.operations.telemetry import ObservationCollector, Observer
 from lakehouse.operations.telemetry.consumer_groups import committing
 from lakehouse.operations.telemetry.driver import DriverMetrics
-from lakehouse.operations.telemetry.lines import JsonLines, Lines, LiveLines, TextLines
+from lakehouse.operations.telemetry.queries import streams_by_query
 from lakehouse.operations.telemetry.runs import Heartbeat, beating
 from lakehouse.operations.telemetry.server import serving
 from lakehouse.settings import Settings
@@ -45,14 +51,13 @@ def run_layers(
     layers: Sequence[LayerName],
     streams: Sequence[Stream],
     options: RunOptions,
+    lines: Lines,
     *,
     gated_by: Sequence[Stream] = (),
     standby: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run the streams' layers, and print a line for every micro-batch.
-
-    On a terminal, a live run redraws one line per stream instead.
+    """Run the streams' layers, and report to `lines` what the start waits for and every micro-batch.
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; this function sets the other options. With
     `gated_by` (all streams in the lake), gold is exported only while it meets its expectations. With
@@ -69,19 +74,20 @@ def run_layers(
     _check(layers, options, standby=standby)
     is_live = trigger != AVAILABLE_NOW
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
-        without = require_services(settings, layers, streams)
-        lines, shown = _lines(streams, layers, settings, is_live=is_live)
+        without = _connect(settings, layers, streams, lines)
+        observer = run_.enter_context(closing(Observer(streams, settings)))
+        run_.enter_context(lines.following(streams_by_query(streams), observer.latest))
         said = ", ".join(stream.name for stream in streams)
         how = f"trigger {trigger}{', backfill' if options.is_backfill else ''}"
         lines.say(f"{named} of {said}, {how}, lake {settings.lake}")
         brief = not is_live and is_small(settings.lake) and few_wait(settings, streams, layers)
+        lines.wait("starting Spark")
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         if not options.adopts:
             refuse_copy(lake)
         stop = run_.enter_context(stopping_on_signals(lake.spark))
         warn_of_services(settings, streams, layers, without, lines.notice)
-        run_.enter_context(shown)
-        metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
+        metrics, served = run_.enter_context(_telemetry(streams, settings, observer, lines))
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
         refusals = RefusalCounts(
             streams,
@@ -117,7 +123,8 @@ def run_layers(
                     for tell in observers:
                         tell(done)
 
-                watch = Watches([metrics, heartbeat])
+                watch = Watches([metrics, heartbeat, lines])
+                lines.wait("making tables")
                 run(
                     lake,
                     streams,
@@ -126,17 +133,30 @@ def run_layers(
                     replace(options, stop=stop, on_batch=on_batch, watch=watch),
                 )
 
-        def warm() -> None:
-            warm_up(lake, streams, settings, stop)
-            lines.say("warmed up")
-
         if standby:
+            warm = partial(_warm_up, lake, streams, settings, stop, lines)
             doing = Doing(work, warm, lines.say)
             take_turns(lake, {*layers, *(stream.name for stream in streams)}, stop, doing)
         else:
             work(stop)
         activate(lake.spark)
         _conclude(refusals, lines, stop, may_refuse=not (is_live or options.adopts))
+
+
+def _connect(
+    settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream], lines: Lines
+) -> list[str]:
+    """Check the services that the layers need; return the missing permissions (`require_services`)."""
+    if labels := labels_of_services(settings, layers, streams):
+        lines.wait(f"connecting to {', '.join(labels)}")
+    return require_services(settings, layers, streams)
+
+
+def _warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop, lines: Lines) -> None:
+    lines.wait("warming up")
+    warm_up(lake, streams, settings, stop)
+    lines.wait(None)
+    lines.say("warmed up")
 
 
 def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
@@ -174,35 +194,9 @@ def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -
         )
 
 
-def _lines(
-    streams: Sequence[Stream],
-    layers: Sequence[LayerName],
-    settings: Settings,
-    *,
-    is_live: bool,
-) -> tuple[Lines, AbstractContextManager[None]]:
-    """Return the run's output, and a context manager that shows the output."""
-    console = Console()
-    if settings.run.log_format == "json":
-        return JsonLines(
-            streams, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
-        ), nullcontext()
-    if not is_live or not console.is_terminal:
-        return TextLines(console), nullcontext()
-    observer = Observer(streams, settings)
-    lines = LiveLines(console, streams, layers, look=observer.latest)
-
-    @contextmanager
-    def shown() -> Iterator[None]:
-        with closing(observer), lines.shown():
-            yield
-
-    return lines, shown()
-
-
 @contextmanager
 def _telemetry(
-    streams: Sequence[Stream], settings: Settings, lines: Lines
+    streams: Sequence[Stream], settings: Settings, observer: Observer, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
     """Yield the run's metrics, and the port that serves them (None if telemetry is off).
 
@@ -212,16 +206,12 @@ def _telemetry(
     if port < 0:
         yield metrics, None
         return
-    observer = Observer(streams, settings)
     metrics.registry.register(ObservationCollector(observer.latest))
     beats = Beats(settings.kafka.access, settings.alerts.topic)
     metrics.registry.register(BeatCollector(beats, observer.latest))
-    try:
-        with serving(metrics.registry, metrics.readiness, port, settings.telemetry.host) as served:
-            lines.notice(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")
-            yield metrics, served
-    finally:
-        observer.close()
+    with serving(metrics.registry, metrics.readiness, port, settings.telemetry.host) as served:
+        lines.notice(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")
+        yield metrics, served
 
 
 @contextmanager

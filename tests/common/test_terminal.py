@@ -19,10 +19,11 @@ from lakehouse.cli import jobs
 from lakehouse.cli.commands import audit, expect
 from lakehouse.cli.commands import produce as produce_report
 from lakehouse.common.errors import ServiceError
-from lakehouse.common.terminal import Console, LogFormatter, echo, guard_standard_error
+from lakehouse.common.terminal import Console, LogFormatter, echo, guard_standard_error, warn
 from lakehouse.dev.samples.producing import Summary
 from lakehouse.operations.audit.report import Check, Difference, Report
 from lakehouse.operations.quality.report import Finding, TableReport
+from tests.support.terminals import left
 
 EVIL = "k\x1b[2J\x1b[1;1Hclean\n2026-11-26 00:00:00 INFO all is well\x9b2J\u202e[red]x[/]:boom:"
 SHOWN = r"k\x1b[2J\x1b[1;1Hclean\n2026-11-26 00:00:00 INFO all is well\x9b2J\u{202e}[red]x[/]:boom:"
@@ -42,6 +43,18 @@ def test_a_line_a_cell_a_heading_and_a_styled_text_show_their_escapes() -> None:
         pass
     assert out.getvalue().count(SHOWN) == 8
     assert out.getvalue().replace("\n", "").isprintable()
+
+
+def test_a_warning_goes_above_the_live_lines_and_otherwise_to_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = io.StringIO()
+    with Live("a line of the run", console=Console(file=out, force_terminal=True, width=80)) as live:
+        live.refresh()
+        warn("k\x1b[2J\nclean")
+    warn("later")
+    assert left(out.getvalue()) == [r"k\x1b[2J\nclean", "a line of the run"]
+    assert capsys.readouterr() == ("", "later\n")
 
 
 def test_nothing_is_folded_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

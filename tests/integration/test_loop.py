@@ -15,6 +15,7 @@ from lakehouse.engine.layers import bronze
 from lakehouse.engine.layers.step import LAYERS, LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.runtime.watch import Watch, Watches
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
@@ -168,6 +169,19 @@ def test_a_micro_batch_takes_as_many_commits_as_fit_and_gold_takes_them_from_mem
     assert landed.catch_up() == [(SILVER, 1), (GOLD, 1), (SILVER, 1), (GOLD, 1)]
     assert landed.catch_up() == []
     assert landed.sums() == [(4, 10.0)]
+
+
+def test_a_round_is_reported_whether_or_not_its_stream_has_rows(landed: Landed) -> None:
+    rounds: list[str] = []
+
+    class Noting(Watch):
+        def on_round(self, stream: str) -> None:
+            rounds.append(stream)
+
+    landed.land(1)
+    options = RunOptions(AVAILABLE_NOW, watch=Watches([Noting()]))
+    run(Lake(landed.spark, landed.settings.lake), [STREAM], ("silver", "gold"), landed.settings, options)
+    assert rounds == [STREAM.name, STREAM.name]  # one with the row, and one that finds nothing left
 
 
 def test_a_live_layer_takes_what_another_process_lands_and_names_its_jobs(landed: Landed) -> None:

@@ -31,6 +31,7 @@ from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.lines import TextLines
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.operations.repair.replay import Replayed, discard, replay
 from lakehouse.operations.running import run_layers
@@ -199,7 +200,7 @@ def test_layers_that_read_no_records_of_kafka_cannot_skip_any(
 ) -> None:
     options = RunOptions(AVAILABLE_NOW, skip=[LostRange("t", 0, 1, 1)])
     with pytest.raises(SettingsError, match=r"^--skip applies to records that bronze reads or silver"):
-        run_layers(lake_settings, [layer], [], options)
+        run_layers(lake_settings, [layer], [], options, TextLines(Console()))
 
 
 def rows(spark: SparkSession, *partitions: int) -> DataFrame:

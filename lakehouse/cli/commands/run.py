@@ -21,6 +21,7 @@ from lakehouse.cli.options import (
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.terminal import Console
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 
 if TYPE_CHECKING:
@@ -105,13 +106,12 @@ def run(
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
 
-    from lakehouse.engine.layers.step import LAYERS
-    from lakehouse.engine.runtime.runner import RunOptions
-    from lakehouse.operations.running import run_layers
-    from lakehouse.streams.registry import choose, load, read_settings
+    from lakehouse.operations.lines import shown_lines
+    from lakehouse.settings import load_settings
+    from lakehouse.streams.names import chosen_names
 
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    settings = read_settings()
+    settings = load_settings()
     given = {"telemetry.port": telemetry_port, "kafka.dead_letter_topic": dead_letter_topic}
     settings = settings.changed({name: one for name, one in given.items() if one is not None})
     if adopt:
@@ -122,28 +122,35 @@ def run(
             )
         _adopt(settings, allow or [], skip or [], verbose=verbose)
         return
-    streams = choose(stream or [], settings)
-    options = RunOptions(
-        trigger,
-        allow=allow or (),
-        skip=skipped(skip or [], settings, streams),
-        is_backfill=backfill,
-    )
-    gated_by = load(settings) if gate else ()
-    run_layers(settings, layers, streams, options, gated_by=gated_by, standby=standby, verbose=verbose)
+    with shown_lines(chosen_names(stream or [], settings), layers, settings, trigger) as lines:
+        from lakehouse.engine.runtime.runner import RunOptions
+        from lakehouse.operations.running import run_layers
+        from lakehouse.streams.registry import checked, choose, load
+
+        settings = checked(settings)
+        streams = choose(stream or [], settings)
+        options = RunOptions(
+            trigger,
+            allow=allow or (),
+            skip=skipped(skip or [], settings, streams),
+            is_backfill=backfill,
+        )
+        by = load(settings) if gate else ()
+        run_layers(settings, layers, streams, options, lines, gated_by=by, standby=standby, verbose=verbose)
 
 
 def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:
     """Let a copy replace its original. Export runs last, so readers never see an earlier state again."""
-    from lakehouse.engine.layers.step import LAYERS
     from lakehouse.engine.ops_tables.event_table import recorded
     from lakehouse.engine.runtime.runner import RunOptions
     from lakehouse.operations.copies import marker as markers
     from lakehouse.operations.copies.copying import note_adoption
+    from lakehouse.operations.lines import shown_lines
     from lakehouse.operations.running import run_layers
     from lakehouse.storage.tables import open_lake
-    from lakehouse.streams.registry import load
+    from lakehouse.streams.registry import checked, load
 
+    settings = checked(settings)
     name = "lakehouse run all --adopt"
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         marker = note_adoption(lake)
@@ -152,8 +159,9 @@ def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, v
         Console().print(told, soft_wrap=True)
     streams = [one for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)]
     options = RunOptions(AVAILABLE_NOW, allow=allow, skip=skipped(skip, settings, streams), adopts=True)
-    run_layers(settings, LAYERS[:-1], streams, options, verbose=verbose)
-    run_layers(settings, LAYERS[-1:], streams, options, verbose=verbose)
+    for layers in (LAYERS[:-1], LAYERS[-1:]):
+        with shown_lines([one.name for one in streams], layers, settings, AVAILABLE_NOW) as lines:
+            run_layers(settings, layers, streams, options, lines, verbose=verbose)
     with open_lake(settings, name) as lake:
         markers.remove(lake.spark, lake.root)
     Console().print(f"{settings.lake} is now independent; continue with `lakehouse run`", soft_wrap=True)

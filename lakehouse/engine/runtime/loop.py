@@ -93,7 +93,9 @@ class StreamLoop:
 
     def round(self) -> bool:
         """Run each step once; return whether any step wrote something."""
-        return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
+        did = self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
+        self._common.watch.on_round(self.name)
+        return did
 
     @property
     def will_try_again(self) -> bool:

@@ -37,6 +37,15 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
     return denied
 
 
+def labels_of_services(
+    settings: Settings, layers: Collection[LayerName], streams: Sequence[Stream]
+) -> list[str]:
+    """Return the display names of the services that `require_services` connects to."""
+    kinds = registry.needed_by(streams, settings) if "export" in layers else []
+    lead = [registry.LEAD.label] if {"bronze", "export"} & set(layers) else []
+    return [*lead, *(kind.label for kind in kinds)]
+
+
 def warn_of_services(
     settings: Settings,
     streams: Sequence[Stream],

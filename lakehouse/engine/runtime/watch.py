@@ -43,6 +43,9 @@ class Watch:
     def on_restart(self, name: str) -> None:
         """Report that a step is being recreated after a failure."""
 
+    def on_round(self, stream: str) -> None:
+        """Report that a stream has finished a round, whether or not its steps could be made."""
+
 
 class Watches(Watch):
     """An observer that passes each report to several observers, in order."""
@@ -69,3 +72,8 @@ class Watches(Watch):
         """Report a restart to each observer."""
         for one in self._watches:
             unraised(one.on_restart)(name)
+
+    def on_round(self, stream: str) -> None:
+        """Report the round to each observer."""
+        for one in self._watches:
+            unraised(one.on_round)(stream)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lakehouse.common.terminal import print_above
+
 _HARMLESS = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     # Java 24 and later: Spark opens a package that no longer exists.
@@ -41,14 +43,19 @@ def _relay(read_end: int) -> None:
     rest = b""
     while piece := os.read(read_end, 1 << 16):
         *lines, rest = (rest + piece).split(b"\n")
-        _write(b"".join(line + b"\n" for line in lines if line not in _HARMLESS))
+        for line in lines:
+            if line not in _HARMLESS:
+                _write(line + b"\n")
     _write(rest)
     os.close(read_end)
 
 
 def _write(text: bytes) -> None:
+    """Write one line, with its end, or the last one without."""
     while text:
         try:
+            if print_above(text.decode(errors="replace").removesuffix("\n")):
+                return
             text = text[os.write(_STANDARD_ERROR, text) :]
         except OSError:  # nobody reads the output anymore; the started process must not block
             return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
+from rich.live import Live
 
+from lakehouse.common.terminal import Console
 from lakehouse.storage.spark.jvm_output import filtered
+from tests.support.terminals import left
 
 
 def start(script: str, standard_error: int) -> None:
@@ -25,3 +29,15 @@ raise SystemExit(1)
     with pytest.raises(subprocess.CalledProcessError), filtered() as standard_error:
         start(script, standard_error)
     assert capfd.readouterr().err == "WARNING: Using incubator modules: another\nError: no room"
+
+
+def test_lines_stand_above_the_live_lines_which_would_overwrite_them(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    out = io.StringIO()
+    with Live("starting Spark", console=Console(file=out, force_terminal=True, width=80)) as live:
+        live.refresh()
+        with pytest.raises(subprocess.CalledProcessError), filtered() as standard_error:
+            start("import os; os.write(2, b'no \\x1b[2J room\\nError'); raise SystemExit(1)", standard_error)
+    assert left(out.getvalue()) == [r"no \x1b[2J room", "Error", "starting Spark"]
+    assert capfd.readouterr().err == ""

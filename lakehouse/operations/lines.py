@@ -6,50 +6,92 @@ rows, written and seconds.
 
 A live run on a terminal instead redraws one line per stream, with notices above:
 
-    stream   health  records/s              bronze              silver …              waiting
-    metrics  well        9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
+    stream   health    records/s              bronze              silver …              waiting
+    metrics  well          9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
+    sales    starting          0                   -                   - …     1,204, 0.8 s
+    making tables (2 s)
+
+The module imports neither Spark nor the engine: the lines are on the screen before these are imported.
 """
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
 from lakehouse.common.printable import printable_json
 from lakehouse.common.quantities import told_s
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS, LayerName
-from lakehouse.operations.telemetry.queries import streams_by_query
-from lakehouse.operations.telemetry.values import Observation, StreamState
-from lakehouse.streams.definition import Stream
+from lakehouse.engine.layers import LAYERS, LayerName
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.runtime.watch import Watch
 
 if TYPE_CHECKING:
     from lakehouse.engine.runtime.runner import BatchDone
+    from lakehouse.operations.telemetry import Observation, StreamState
+    from lakehouse.settings import Settings
 
 
-class Lines(Protocol):
+class Lines(Watch, ABC):
     """A run's output. Implementations are thread-safe."""
 
+    @abstractmethod
     def say(self, text: str) -> None:
         """Report progress."""
 
+    @abstractmethod
     def notice(self, text: str) -> None:
         """Report a failure, a recovery or an allowed loss."""
 
+    @abstractmethod
     def batch(self, done: BatchDone) -> None:
         """Report a finished micro-batch."""
 
+    def wait(self, what: str | None) -> None:
+        """Report what the run waits for before its first micro-batches; None if it no longer waits."""
+        if what is not None:
+            self.say(what)
 
-class TextLines:
+    @abstractmethod
+    def following(
+        self, stream_of: Mapping[str, str], look: Callable[[], Observation]
+    ) -> AbstractContextManager[None]:
+        """Return a context in which micro-batches and the streams' state are reported.
+
+        `stream_of` contains each query's stream, by query name. `look` returns the streams' state.
+        """
+
+
+@contextmanager
+def shown_lines(
+    streams: Sequence[str], layers: Sequence[LayerName], settings: Settings, trigger: str
+) -> Iterator[Lines]:
+    """Yield the output of a run, and show it during the block. `streams` are the names of its streams."""
+    console = Console()
+    if settings.run.log_format == "json":
+        yield JsonLines(lambda line: print(f"{line}\n", end="", file=console.file, flush=True))
+    elif trigger == AVAILABLE_NOW or not console.is_interactive:
+        yield TextLines(console)
+    else:
+        lines = LiveLines(console, streams, layers)
+        with lines.shown():
+            yield lines
+
+
+class TextLines(Lines):
     """Readable text lines."""
 
     def __init__(self, console: Console) -> None:
@@ -67,13 +109,30 @@ class TextLines:
         """Report a finished micro-batch."""
         self._console.print(_text_of(done), soft_wrap=True)
 
+    def following(
+        self,
+        stream_of: Mapping[str, str],  # noqa: ARG002
+        look: Callable[[], Observation],  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: the lines contain no state."""
+        return nullcontext()
 
-class JsonLines:
+
+class JsonLines(Lines):
     """JSON lines for a log collector. `write` is called with each line, without a newline."""
 
-    def __init__(self, streams: Sequence[Stream], write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._stream_of = streams_by_query(streams)
+        self._stream_of: Mapping[str, str] = {}
+
+    def following(
+        self,
+        stream_of: Mapping[str, str],
+        look: Callable[[], Observation],  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        """Name the stream in each micro-batch's line. The lines contain no state."""
+        self._stream_of = stream_of
+        return nullcontext()
 
     def say(self, text: str) -> None:
         """Report progress."""
@@ -124,7 +183,11 @@ class _Written:
 class LiveLines(TextLines):
     """Live terminal lines for the running `layers`. A micro-batch updates its stream's line.
 
-    `look` returns the streams' state. `records/s` is the landing rate over the last half minute's
+    A stream is shown as starting until its first micro-batch or its first round. What the run waits for is
+    shown below the streams until all of them have started. If none of them starts, the lines are erased at
+    the end, and only what was said and the error remain on the screen.
+
+    `records/s` is the landing rate over the last half minute's
     micro-batches. For each layer, a line shows the duration of the last micro-batch with rows, and the time
     since the micro-batch was written or exported. `waiting` shows the number of records that have not yet
     landed, and the oldest record's age.
@@ -133,27 +196,60 @@ class LiveLines(TextLines):
     def __init__(
         self,
         console: Console,
-        streams: Sequence[Stream],
+        streams: Sequence[str],
         layers: Sequence[LayerName],
         *,
-        look: Callable[[], Observation],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(console)
-        self._look = look
         self._clock = clock
         self._layers = [layer for layer in LAYERS if layer in layers]
-        self._streams = [stream.name for stream in streams]
-        self._stream_of = streams_by_query(streams)
+        self._streams = tuple(streams)
+        self._stream_of: Mapping[str, str] = {}
+        self._look: Callable[[], Observation | None] = lambda: None
+        self._looking = threading.Lock()
         self._lock = threading.Lock()
+        self._waits_for: tuple[str, float] | None = ("loading", clock())
+        self._started: set[str] = set()
         self._written: dict[tuple[str, str], _Written] = {}
         self._landed: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines during the block. The last lines remain on the screen."""
-        with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
+        """Show the lines from now on until the block ends. The last lines remain if a stream has started."""
+        with (
+            Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND) as live,
+            _leaving_on_sigterm(),
+        ):
+            live.refresh()  # the first one would come after a second
+            try:
+                yield
+            finally:
+                live.transient = not self._started
+
+    def wait(self, what: str | None) -> None:
+        """Show below the lines what the run waits for; None if it no longer waits, for example on standby."""
+        with self._lock:
+            self._waits_for = None if what is None else (what, self._clock())
+            if what is None:
+                self._started.update(self._streams)
+
+    @contextmanager
+    def following(self, stream_of: Mapping[str, str], look: Callable[[], Observation]) -> Iterator[None]:
+        """Show the streams' state. After the block, show the last state, and do not call `look` anymore."""
+        with self._looking:
+            self._stream_of, self._look = stream_of, look
+        try:
             yield
+        finally:
+            with self._looking:
+                last = look() if self._started else None
+                self._look = lambda: last
+
+    def on_round(self, stream: str) -> None:
+        """Show that a stream has started."""
+        with self._lock:
+            self._start(stream)
 
     def batch(self, done: BatchDone) -> None:
         """Record a finished micro-batch."""
@@ -161,13 +257,16 @@ class LiveLines(TextLines):
             return
         stream, layer, now = self._stream_of.get(done.query, ""), done.query.partition(".")[0], self._clock()
         with self._lock:
+            self._start(stream)
             self._written[stream, layer] = _Written(done.duration_s, now)
             if layer == "bronze":
                 self._landed[stream].append((now, done.result.rows))
 
-    def drawn(self) -> Table:
+    def drawn(self) -> Group:
         """Return the current lines."""
-        states = {state.name: state for state in self._look().streams}
+        with self._looking:
+            seen = self._look()
+        states = {} if seen is None else {state.name: state for state in seen.streams}
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for heading in ("stream", "health"):
             table.add_column(heading, no_wrap=True)
@@ -177,10 +276,19 @@ class LiveLines(TextLines):
             now = self._clock()
             for name in self._streams:
                 cells = (self._cell(self._written.get((name, layer)), now) for layer in self._layers)
-                state = states[name]
+                state = states.get(name)
+                has_state = state is not None and name in self._started
+                word = state.health.word.value if state is not None and has_state else "starting"
                 rate = f"{self._rate(name, now):,.0f}"
-                table.add_row(name, state.health.word.value, rate, *cells, _waiting(state))
-        return table
+                table.add_row(name, word, rate, *cells, "-" if state is None else _waiting(state))
+            below = [] if self._waits_for is None else [_told(*self._waits_for, now)]
+        return Group(table, *below)
+
+    def _start(self, stream: str) -> None:
+        """Count a stream as started. Call this with the lock."""
+        self._started.add(stream)
+        if self._started.issuperset(self._streams):
+            self._waits_for = None
 
     def _cell(self, written: _Written | None, now: float) -> str:
         if written is None:
@@ -197,6 +305,24 @@ class LiveLines(TextLines):
             return 0.0
         (begin, first), (end, _) = landed[0], landed[-1]
         return (sum(rows for _, rows in landed) - first) / max(end - begin, 1e-3)
+
+
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit with its usual status, 143, so that the cursor is shown again.
+
+    Once Spark has started, the run's own handler takes precedence.
+    """
+    status = 128 + signal.SIGTERM
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(status))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _told(what: str, since: float, now: float) -> str:
+    return f"{what} ({told_s(int(now - since))})"
 
 
 def _waiting(state: StreamState) -> str:
