@@ -19,12 +19,16 @@ from tests.support.processes import NOISE, Place, closed_port, finish, submit
 
 @dataclass(frozen=True)
 class Mistake:
-    """Arguments and environment that cannot work, and what must be said about them."""
+    """Arguments and environment that cannot work, and what must be said about them.
+
+    `said_before` is the standard output: what the run waited for before it failed.
+    """
 
     arguments: list[str]
     environment: dict[str, str]
     exit_code: int
     says: list[str]
+    said_before: str = ""
 
 
 MISTAKES = {
@@ -42,6 +46,7 @@ MISTAKES = {
         {"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:{closed}"},
         1,
         ["no Kafka broker at 127.0.0.1:{closed}", "lakehouse services up"],
+        "connecting to Kafka\n",
     ),
     "dead letters among alerts": Mistake(
         ["run", "all", "--dead-letter-topic", "told"],
@@ -60,6 +65,7 @@ MISTAKES = {
         {"LAKEHOUSE_REDIS_URL": "redis://user:hunter2@127.0.0.1:{closed}/0"},
         1,
         ["no Redis at 127.0.0.1:{closed}", "LAKEHOUSE_REDIS_URL"],
+        "connecting to Kafka, Redis\n",
     ),
     "not a Redis URL": Mistake(
         ["run", "export"], {"LAKEHOUSE_REDIS_URL": "localhost:6379"}, 2, ["LAKEHOUSE_REDIS_URL"]
@@ -96,6 +102,7 @@ def mistake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mistake]
             {name: value.format(**facts) for name, value in raw.environment.items()},
             raw.exit_code,
             [text.format(**facts) for text in raw.says],
+            raw.said_before,
         )
 
 
@@ -106,7 +113,7 @@ def test_a_mistake_is_one_line_with_its_exit_code(here: Place, mistake: Mistake)
     assert ended.returncode == mistake.exit_code, ended.stderr
     assert ended.stderr.startswith("error: ")
     assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
+    assert ended.stdout == mistake.said_before
     for text in mistake.says:
         assert text in ended.stderr
     assert "hunter2" not in ended.stderr
