@@ -34,7 +34,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.fixed import timed
 from benchmarks.measuring import application, cpu_seconds
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.maintenance.upkeep import Keeper, tasks

@@ -31,7 +31,7 @@ from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples import Sample, producing
 from lakehouse.dev.samples.loads import Load, send
 from lakehouse.dev.services.services import local_services
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW

@@ -15,7 +15,7 @@ import typer
 from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

@@ -28,8 +28,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers import export
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName, export
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

@@ -40,7 +40,7 @@ from benchmarks.applications import Pipeline, environment, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from lakehouse.common.errors import LakehouseError
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.streams.definition import GoldTable

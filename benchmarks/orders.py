@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from benchmarks.bench import bench_services, console
 from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

@@ -33,7 +33,8 @@ from rich.table import Table
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import application
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LAYERS, Permitted, Step
+from lakehouse.engine.layers import LAYERS
+from lakehouse.engine.layers.step import Permitted, Step
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.runtime.loop import utc_now
 from lakehouse.engine.runtime.runner import makers_of

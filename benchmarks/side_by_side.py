@@ -30,7 +30,7 @@ from benchmarks.loads import in_turn
 from benchmarks.measuring import application
 from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings

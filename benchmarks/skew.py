@@ -36,7 +36,7 @@ from benchmarks.skew_cluster import EXECUTORS, submit
 from benchmarks.skew_loads import EVEN, Sender, cases, differences
 from lakehouse.common.errors import LakehouseError
 from lakehouse.dev.samples.loads import Load
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

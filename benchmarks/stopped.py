@@ -33,7 +33,7 @@ import typer
 
 from benchmarks.bench import console
 from lakehouse.common.errors import LakehouseError, ServiceError
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.operations.telemetry import Observer
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams.registry import choose

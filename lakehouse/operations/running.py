@@ -11,7 +11,8 @@ from functools import partial
 from lakehouse.common.errors import RefusedError, SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.extras import needed
-from lakehouse.engine.layers.step import LAYERS, Gate, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
+from lakehouse.engine.layers.step import Gate
 from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.engine.runtime.preconditions import (

@@ -23,7 +23,7 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 from psycopg.sql import SQL, Identifier
 
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
 from lakehouse.settings import Settings
 from tests.chaos.files import EXPORTS, QUERIES, Writing, commit_file, last_note, notes_of, sent
 from tests.chaos.services import Name, OwnServices, runs

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 from pydantic import SecretStr
 
 from lakehouse.common.errors import ServiceError
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.settings.fields import merged
 from lakehouse.settings.keys import all_keys

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from lakehouse.cli.commands.audit import note_audit
 from lakehouse.common.errors import LakehouseError, PositionError, StreamError
 from lakehouse.common.events import Event, EventLog, Kind, note, noting, place_of
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.ops_tables.event_table import EVENTS, newest, recorded
 from lakehouse.engine.runtime.signals import Stop

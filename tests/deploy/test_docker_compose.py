@@ -22,7 +22,7 @@ import yaml
 
 from lakehouse.cli.main import app
 from lakehouse.dev.services import broker
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
 from lakehouse.settings import ENV_PREFIX, load_settings
 from lakehouse.settings.keys import variables

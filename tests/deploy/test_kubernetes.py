@@ -23,7 +23,7 @@ import yaml
 
 from lakehouse.cli.main import app
 from lakehouse.dev.services.certificates import Authority
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
 from lakehouse.settings import keys, load_settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE

@@ -44,8 +44,7 @@ from lakehouse.dev.services.services import local_services
 from lakehouse.engine.formats.contracts import schema_of_contract
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.formats.encoding import Encode, encoder
-from lakehouse.engine.layers import Allow, bronze
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import Allow, LayerName, bronze
 from lakehouse.engine.records.validation import judge
 from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import RunOptions, run

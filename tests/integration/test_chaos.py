@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from tests.chaos.faults import FAULTS, MIXED, Outage
 from tests.chaos.run import Outcome, Plan, run_chaos
 from tests.chaos.supervisor import ALL

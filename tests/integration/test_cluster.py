@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from tests.chaos.faults import Outage
 from tests.chaos.run import Outcome, Plan, run_chaos
 

@@ -29,8 +29,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import PositionError
 from lakehouse.common.quantities import show_size
-from lakehouse.engine.layers import bronze
-from lakehouse.engine.layers.step import LayerName, Step
+from lakehouse.engine.layers import LayerName, bronze
+from lakehouse.engine.layers.step import Step
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings

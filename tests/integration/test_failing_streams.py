@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lakehouse.common.errors import HeapError, PositionError, StreamError, TableError
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.ops_tables.event_table import newest, recorded
 from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run

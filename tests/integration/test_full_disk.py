@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import LakehouseError, TableError
 from lakehouse.common.events import EventLog, Kind, note, noting
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now

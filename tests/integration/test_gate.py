@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.events import Kind
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.ops_tables.event_table import newest
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.signals import Stop

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import PositionError, StreamError, TableError
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.engine.layers import Allow
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import Allow, LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit.files import check_files

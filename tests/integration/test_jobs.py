@@ -31,7 +31,7 @@ from lakehouse.dev.samples.metrics import MALFORMED_KINDS, samples
 from lakehouse.dev.samples.mixing import Shares
 from lakehouse.dev.samples.producing import produce
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.operations.telemetry import Run
 from lakehouse.operations.telemetry.runs import read_runs
 from tests.support.commands import Ended, run_command

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.engine.layers import bronze
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName, bronze
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.engine.runtime.watch import Watch, Watches

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import TableError
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.progress import sent
 from lakehouse.engine.runtime.runner import utc_now
 from lakehouse.operations.audit import audit

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.engine.layers.step import LayerName, Ticker
+from lakehouse.engine.layers import LayerName
+from lakehouse.engine.layers.step import Ticker
 from lakehouse.engine.runtime.runner import utc_now
 from lakehouse.operations.audit.gold import check_gold
 from lakehouse.settings import Settings

@@ -22,8 +22,8 @@ from lakehouse.cli.options import skipped
 from lakehouse.cli.reports import dead_letters as report
 from lakehouse.common.errors import RegistryError, SettingsError, StreamError
 from lakehouse.common.terminal import Console
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.layers.culprits import MOST_FOUND, blamed, culprits
-from lakehouse.engine.layers.step import LayerName
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.engine.ops_tables.event_table import newest, recorded
 from lakehouse.engine.records.dead_letters import Selection

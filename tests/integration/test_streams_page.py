@@ -15,7 +15,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.catalog import spark_sql as catalog

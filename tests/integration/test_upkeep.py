@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.operations.audit import audit

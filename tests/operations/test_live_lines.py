@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS, BatchResult, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
+from lakehouse.engine.layers.step import BatchResult
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.operations.lines import LiveLines
 from lakehouse.operations.telemetry import Health, Observation, PartitionLag, StreamState, Word

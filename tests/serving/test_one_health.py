@@ -19,7 +19,7 @@ from lakehouse.cli.reports.status import drawn
 from lakehouse.common.errors import ServiceError
 from lakehouse.common.events import Event, Kind
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import Facts, find

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import redis
 
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.storage.kafka import offsets
 from lakehouse.storage.kafka.topics import administering
 from lakehouse.streams.definition import Source

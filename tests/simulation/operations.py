@@ -12,8 +12,7 @@ from unittest.mock import patch
 
 import redis
 
-from lakehouse.engine.layers import Allow
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS, Allow
 from lakehouse.operations.audit.stores import check_store
 from lakehouse.operations.copies import marker as markers
 from lakehouse.operations.copies.copying import Copying, note_adoption

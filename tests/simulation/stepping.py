@@ -11,8 +11,8 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 
 from lakehouse.common.errors import LakehouseError, PositionError, TableError
-from lakehouse.engine.layers import bronze, export, gold, silver
-from lakehouse.engine.layers.step import LayerName, Step, StepMaker
+from lakehouse.engine.layers import LayerName, bronze, export, gold, silver
+from lakehouse.engine.layers.step import Step, StepMaker
 from lakehouse.testing.kills import CrashError
 
 if TYPE_CHECKING:

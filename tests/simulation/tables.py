@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from tests.simulation.actions import Action
 from tests.simulation.compare import landings
 from tests.simulation.repairs import forget_in_time

@@ -26,7 +26,8 @@ from pydantic import SecretStr
 from pyspark.sql import Row
 
 from lakehouse.common.errors import LakehouseError
-from lakehouse.engine.layers.step import LAYERS, LayerName, Permitted
+from lakehouse.engine.layers import LAYERS, LayerName
+from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.ops_tables import retained
 from lakehouse.settings import Settings
 from lakehouse.settings.fields import merged

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import SparkSession
 
 from lakehouse.dev.samples.loads import GENERATORS, Load, send
-from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.layers import LAYERS, LayerName
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

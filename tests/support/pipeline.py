@@ -25,8 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse.common.record_lines import Record
-from lakehouse.engine.layers import bronze
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName, bronze
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW

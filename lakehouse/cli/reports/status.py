@@ -24,7 +24,7 @@ from lakehouse.cli.reports.status_steps import steps, tables
 from lakehouse.common.printable import printable
 from lakehouse.common.quantities import roughly_told_s, told_s
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.operations.telemetry import Observation, Run, StreamState, Word, waiting_of, worst_first
 
 _WIDE, _USUAL = 100, 80  # terminal widths from which times are exact, and all columns are shown

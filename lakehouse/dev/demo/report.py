@@ -17,7 +17,7 @@ from lakehouse.common.errors import LakehouseError
 from lakehouse.common.rows_as_text import as_table
 from lakehouse.common.terminal import Console
 from lakehouse.dev.samples.producing import Summary
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings

@@ -23,7 +23,7 @@ from lakehouse.dev.demo.serving import serve_until_stopped
 from lakehouse.dev.samples.loads import Load, send
 from lakehouse.dev.services.services import local_services
 from lakehouse.dev.services.services import stop as stop_services
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop, stopping_on_signals

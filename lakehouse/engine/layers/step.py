@@ -17,9 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.common.errors import PositionError
-from lakehouse.engine.layers import LAYERS as LAYERS
-from lakehouse.engine.layers import Allow
-from lakehouse.engine.layers import LayerName as LayerName
+from lakehouse.engine.layers import Allow, LayerName
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.engine.progress.reading import InMemory, Reading, Taken
 from lakehouse.storage import tables

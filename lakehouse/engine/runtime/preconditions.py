@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from lakehouse.common.errors import AccessDeniedError
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from lakehouse.storage.kafka.probe import require_broker

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from lakehouse.engine.layers import bronze, export, gold, letters_export, silver
-from lakehouse.engine.layers.step import Gate, LayerName, Permitted, StepMaker
+from lakehouse.engine.layers import LayerName, bronze, export, gold, letters_export, silver
+from lakehouse.engine.layers.step import Gate, Permitted, StepMaker
 from lakehouse.engine.records.rules import checked_rules
 from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.engine.runtime.schedule import Alone, Schedule

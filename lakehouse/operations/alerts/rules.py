@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName
 from lakehouse.operations.telemetry import Word
 from lakehouse.settings.alerts import AlertsSettings
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakehouse.engine.layers import letters_export
-from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.layers import LayerName, letters_export
 from lakehouse.streams.definition import Stream
 
 

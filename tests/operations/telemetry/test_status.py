@@ -15,7 +15,7 @@ from lakehouse.cli.commands import status
 from lakehouse.cli.main import app
 from lakehouse.cli.reports.status import drawn
 from lakehouse.common.terminal import Console
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.telemetry import (
     Health,

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.records.validation import clean_schema
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.settings import Settings

@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.engine.layers import gold
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS, gold
 from lakehouse.engine.ops_tables.retained import TakenRows
 from lakehouse.engine.progress import cuts
 from lakehouse.operations.maintenance import retention

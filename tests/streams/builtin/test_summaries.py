@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.testing import Case
 from tests.support import pipeline

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Column, SparkSession
 
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.layers import LAYERS
 from lakehouse.operations.audit.gold import check_gold
 from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
