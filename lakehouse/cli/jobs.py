@@ -17,8 +17,8 @@ from lakehouse.cli.options import (
     StreamOption,
     TriggerOption,
     VerboseOption,
-    skipped,
 )
+from lakehouse.cli.starting import run_chosen
 from lakehouse.common.errors import LakehouseError
 from lakehouse.common.printable import indented
 from lakehouse.common.terminal import Console, echo, guard_standard_error
@@ -43,26 +43,19 @@ def job(layer: LayerName | None = None) -> None:
         standby: StandbyOption = False,
         verbose: VerboseOption = False,
     ) -> None:
-        from lakehouse.operations.lines import shown_lines
         from lakehouse.settings import load_settings
-        from lakehouse.streams.names import chosen_names
 
-        layers = LAYERS if layer is None else [layer]
-        settings = load_settings()
-        with shown_lines(chosen_names(stream or [], settings), layers, settings, trigger) as lines:
-            from lakehouse.engine.runtime.runner import RunOptions
-            from lakehouse.operations.running import run_layers
-            from lakehouse.streams.registry import checked, choose
-
-            settings = checked(settings)
-            streams = choose(stream or [], settings)
-            options = RunOptions(
-                trigger,
-                allow=allow or (),
-                skip=skipped(skip or [], settings, streams),
-                is_backfill=backfill,
-            )
-            run_layers(settings, layers, streams, options, lines, standby=standby, verbose=verbose)
+        run_chosen(
+            load_settings(),
+            LAYERS if layer is None else [layer],
+            stream or [],
+            trigger,
+            allow=allow or (),
+            skip=skip or [],
+            backfill=backfill,
+            standby=standby,
+            verbose=verbose,
+        )
 
     what = "all layers" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."

@@ -187,10 +187,9 @@ class LiveLines(TextLines):
     shown below the streams until all of them have started. If none of them starts, the lines are erased at
     the end, and only what was said and the error remain on the screen.
 
-    `records/s` is the landing rate over the last half minute's
-    micro-batches. For each layer, a line shows the duration of the last micro-batch with rows, and the time
-    since the micro-batch was written or exported. `waiting` shows the number of records that have not yet
-    landed, and the oldest record's age.
+    `records/s` is the landing rate over the last half minute's micro-batches. For each layer, a line shows
+    the duration of the last micro-batch with rows, and the time since the micro-batch was written or
+    exported. `waiting` shows the number of records that have not yet landed, and the oldest record's age.
     """
 
     def __init__(
@@ -277,8 +276,7 @@ class LiveLines(TextLines):
             for name in self._streams:
                 cells = (self._cell(self._written.get((name, layer)), now) for layer in self._layers)
                 state = states.get(name)
-                has_state = state is not None and name in self._started
-                word = state.health.word.value if state is not None and has_state else "starting"
+                word = "starting" if state is None or name not in self._started else state.health.word.value
                 rate = f"{self._rate(name, now):,.0f}"
                 table.add_row(name, word, rate, *cells, "-" if state is None else _waiting(state))
             below = [] if self._waits_for is None else [_told(*self._waits_for, now)]

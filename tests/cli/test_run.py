@@ -9,12 +9,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support.beside import beside
 from tests.support.terminals import SHOWN_AGAIN, Terminal, left, terminal
 
 STREAMS = ["metrics", "calls", "sales", "transactions"]
@@ -61,24 +62,15 @@ def started(home: Path, broker: str, *arguments: str) -> Iterator[Terminal]:
         yield process
 
 
-@contextmanager
-def pressing(run: Terminal, number: signal.Signals) -> Iterator[None]:
-    """Send a signal every two seconds until the block ends: Python loses one that a finalizer receives."""
-    over = threading.Event()
+def pressing(run: Terminal, number: signal.Signals) -> Callable[[threading.Event], None]:
+    """Return work that sends a signal every two seconds: Python loses one that a finalizer receives."""
 
-    def press() -> None:
-        while run.process.poll() is None:
-            os.kill(run.process.pid, number)
-            if over.wait(2):
-                return
+    def press(over: threading.Event) -> None:
+        run.process.send_signal(number)
+        while not over.wait(2):
+            run.process.send_signal(number)
 
-    thread = threading.Thread(target=press)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return press
 
 
 def test_every_stream_is_on_the_screen_before_anything_heavy_is_imported(tmp_path: Path, closed: str) -> None:
@@ -105,7 +97,7 @@ def test_a_start_that_is_interrupted_ends_at_once_and_leaves_nothing(
 ) -> None:
     with started(tmp_path, silent, "bronze") as run:
         run.await_("connecting to Kafka")
-        with pressing(run, number):
+        with beside(pressing(run, number)):
             assert run.ended() == status
         assert [line for line in left(re.sub(r"<imports \w+>", "", run.output)) if line] == []
         assert run.output.rstrip().rfind(SHOWN_AGAIN) > run.output.rindex("connecting to Kafka")

@@ -253,7 +253,7 @@ class _Source:
             has_effect = decision.what != "replay" or decision.has_admitted
             if has_effect and known.outcome.status != "open":
                 self._find_decided(decision)
-            if self._is_by_other_ids(decision) and not (has_effect and not self._has_failed(decision)):
+            if self._is_by_other_ids(decision) and (not has_effect or self._has_failed(decision)):
                 continue
             if known.outcome.status == "open" and decision.what == "replay":
                 admitted += self._replayed(known, decision)

@@ -76,7 +76,7 @@ def _compared(world: World) -> list[str] | None:
     with world.shared.timed("check: compare"):
         wrong = compare.differences(world.life, world.stream)
     if world.foreign:
-        wrong = [one for one in wrong if not compare.is_beyond_silver(one, world.life)]
+        wrong = compare.within_silver(wrong, world.life)
     if world.foreign and compare.is_beyond_bronze(wrong, world.settings, world.stream):
         return None
     with (
@@ -98,9 +98,8 @@ def _mended(world: World) -> list[str]:
     world.rest()
     RebuildGold().do(world)
     world.rest()
-    found = compare.differences(world.life, world.stream)
-    wrong = [one for one in found if not one.is_left and not compare.is_beyond_silver(one, world.life)]
-    return [f"not mended: {one}" for one in wrong[:_SHOWN]]
+    found = compare.within_silver(compare.differences(world.life, world.stream), world.life)
+    return [f"not mended: {one}" for one in [one for one in found if not one.is_left][:_SHOWN]]
 
 
 def _final(world: World) -> Iterator[str]:

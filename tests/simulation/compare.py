@@ -85,13 +85,16 @@ def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: St
     return any(one.layer == "records" and tuple(one.key.rsplit("/", 2)) not in places for one in found)
 
 
-def is_beyond_silver(found: Difference, life: Life) -> bool:
-    """Return whether a gold row is from a time of which retention has deleted silver's rows."""
-    if found.layer != "gold":
-        return False
+def within_silver(found: Sequence[Difference], life: Life) -> list[Difference]:
+    """Return the differences without gold rows from a time of which retention has deleted silver's rows."""
     taken = [one.silver_us for runs in life.taken.values() for one in runs if one.silver_us is not None]
-    key = _key_of(found)
-    return any(key[name] < max(taken, default=0) for name in _TIMES if name in key)
+    last_us = max(taken, default=0)
+
+    def is_beyond(one: Difference) -> bool:
+        key = _key_of(one) if one.layer == "gold" else {}
+        return any(key[name] < last_us for name in _TIMES if name in key)
+
+    return [one for one in found if not is_beyond(one)]
 
 
 def altered(life: Life, stream: Stream) -> dict[Place, bytes | None]:

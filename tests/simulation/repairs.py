@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -56,12 +57,7 @@ class _OfLetters(Action):
         after_us = _processed(world)
         at = world.decided_at()
         is_done = False
-
-        def land() -> None:
-            world.run(("bronze", "silver"))
-            after_us.update(_processed(world))
-
-        landing = world.before_commit(self.land_before, land)
+        landing = _landing(world, self.land_before, after_us)
         with world.process(partial(self.do, world)), world.refusing(), landing:
             self._decide(world, selection, at)
             is_done = True
@@ -96,6 +92,16 @@ class _OfLetters(Action):
 
 def _processed(world: World) -> dict[str, int]:
     return {source.table: world.processed(source) for source in world.stream.sources}
+
+
+def _landing(world: World, number: int, after_us: dict[str, int]) -> AbstractContextManager[None]:
+    """Let waiting records land and be judged before the n-th commit, and then update `after_us`."""
+
+    def land() -> None:
+        world.run(("bronze", "silver"))
+        after_us.update(_processed(world))
+
+    return world.before_commit(number, land)
 
 
 def table_of(letter: Row) -> str:
@@ -195,16 +201,10 @@ class Resolve(Action):
         if not rows:
             return
         topic, partition, offset = by = max(map(coordinates_of, rows), key=lambda one: one[2])
-        after_us, at = world.processed(source), world.decided_at()
-
-        def land() -> None:
-            nonlocal after_us
-            world.run(("bronze", "silver"))
-            after_us = world.processed(source)
-
+        after_us, at = _processed(world), world.decided_at()
         same = _rows_like(world, source, letter, rows) if self.same else []
         selection = Selection(id=letter["id"])
-        landing = world.before_commit(0 if self.same else self.land_before, land)
+        landing = _landing(world, 0 if self.same else self.land_before, after_us)
         with world.process(partial(self.do, world)), world.refusing(), landing:
             world.where = "resolve"
             if self.same:
@@ -221,7 +221,9 @@ class Resolve(Action):
         )
         if closed["status"] == "resent" and closed["reasons"][-1]["message"] == _sent_again_as(by):
             ids = source.unique_by, source.sequence_by
-            made = Decision("resolve", place, after_us, pipeline.micros(at), by=by, made_with=ids)
+            made = Decision(
+                "resolve", place, after_us[source.table], pipeline.micros(at), by=by, made_with=ids
+            )
             world.life.decisions[source.table].append(made)
 
 

@@ -18,6 +18,7 @@ from lakehouse.cli.options import (
     VerboseOption,
     skipped,
 )
+from lakehouse.cli.starting import run_chosen
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.terminal import Console
@@ -106,9 +107,7 @@ def run(
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
 
-    from lakehouse.operations.lines import shown_lines
     from lakehouse.settings import load_settings
-    from lakehouse.streams.names import chosen_names
 
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = load_settings()
@@ -122,21 +121,18 @@ def run(
             )
         _adopt(settings, allow or [], skip or [], verbose=verbose)
         return
-    with shown_lines(chosen_names(stream or [], settings), layers, settings, trigger) as lines:
-        from lakehouse.engine.runtime.runner import RunOptions
-        from lakehouse.operations.running import run_layers
-        from lakehouse.streams.registry import checked, choose, load
-
-        settings = checked(settings)
-        streams = choose(stream or [], settings)
-        options = RunOptions(
-            trigger,
-            allow=allow or (),
-            skip=skipped(skip or [], settings, streams),
-            is_backfill=backfill,
-        )
-        by = load(settings) if gate else ()
-        run_layers(settings, layers, streams, options, lines, gated_by=by, standby=standby, verbose=verbose)
+    run_chosen(
+        settings,
+        layers,
+        stream or [],
+        trigger,
+        allow=allow or (),
+        skip=skip or [],
+        backfill=backfill,
+        standby=standby,
+        verbose=verbose,
+        gate=gate,
+    )
 
 
 def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:

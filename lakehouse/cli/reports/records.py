@@ -23,6 +23,7 @@ from lakehouse.serving.reading.found_records import (
     InSilver,
     InStream,
     LetterOf,
+    Place,
     Sent,
 )
 
@@ -34,7 +35,7 @@ def print_records(found: Sequence[FoundRecord], console: Console) -> None:
     columns = [Column[_Line]("", lambda line: line[0]), Column[_Line]("", lambda line: line[1])]
     for record in found:
         for stream in record.streams:
-            place = f"{record.topic}/{record.partition}/{record.offset}"
+            place = Place(record.topic, record.partition, record.offset)
             console.print(f"{place} in {stream.stream}", style="bold")
             made = table(columns, [*_lines(stream)], console.width)
             made.show_header = False

@@ -224,11 +224,7 @@ class Letters:
         return self._matching([pc.starts_with(ds.field("id"), pattern=prefix)])
 
     def _matching(self, where: list[ds.Expression]) -> Found[list[Row]]:
-        def read(snapshot: Snapshot) -> list[Row]:
-            parts = snapshot.rows(LISTED, delta.everything(where))
-            return [row for part in parts for row in delta.as_rows(part, LISTED)]
-
-        return delta.read_or(self._table, read, [])
+        return delta.read_or(self._table, lambda snapshot: delta.all_rows(snapshot, LISTED, where), [])
 
     def record(self, id_: str) -> Found[Row | None]:
         """Return a letter's status and its record's raw bytes, or None if the id is unknown."""

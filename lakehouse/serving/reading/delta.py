@@ -259,6 +259,11 @@ def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
+def all_rows(snapshot: Snapshot, columns: Sequence[str], where: Sequence[ds.Expression]) -> list[Row]:
+    """Return some columns of all rows that match every condition."""
+    return [row for part in snapshot.rows(columns, everything(where)) for row in as_rows(part, columns)]
+
+
 def equals(column: str, value: Any) -> ds.Expression:
     """Return a filter for rows in which a column equals this value."""
     return cast("ds.Expression", ds.field(column) == value)

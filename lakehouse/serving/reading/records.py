@@ -263,7 +263,7 @@ def _row_at(place: Place, columns: Sequence[str]) -> delta.Read[Row | None]:
     """Return a function that reads some columns of the row with these coordinates."""
 
     def read(snapshot: Snapshot) -> Row | None:
-        return next(iter(_rows(snapshot, columns, _at(place))), None)
+        return next(iter(delta.all_rows(snapshot, columns, _at(place))), None)
 
     return read
 
@@ -281,11 +281,11 @@ def _has_before(place: Place) -> delta.Read[bool]:
 def _losses_at(place: Place) -> delta.Read[list[Row]]:
     first, last = ds.field("first_offset") <= place.offset, ds.field("last_offset") >= place.offset
     where = [*_at(place)[:2], cast("ds.Expression", first & last)]
-    return lambda snapshot: _rows(snapshot, ("first_offset", "last_offset", "query"), where)
+    return lambda snapshot: delta.all_rows(snapshot, ("first_offset", "last_offset", "query"), where)
 
 
 def _retained(table: str) -> delta.Read[list[Row]]:
-    return lambda snapshot: _rows(snapshot, ("table", "gone"), [delta.equals("table", table)])
+    return lambda snapshot: delta.all_rows(snapshot, ("table", "gone"), [delta.equals("table", table)])
 
 
 def _with_id(column: str, id_: str) -> delta.Read[list[Row]]:
@@ -299,14 +299,9 @@ def _with_id(column: str, id_: str) -> delta.Read[list[Row]]:
         if pa.types.is_integer(kind):
             is_whole = id_.removeprefix("-").isdecimal() and id_.isascii()
             value = int(id_) if is_whole and -_LONG <= int(id_) < _LONG else None
-        return [] if value is None else _rows(snapshot, COORDINATES, [delta.equals(column, value)])
+        return [] if value is None else delta.all_rows(snapshot, COORDINATES, [delta.equals(column, value)])
 
     return read
-
-
-def _rows(snapshot: Snapshot, columns: Sequence[str], where: Sequence[ds.Expression]) -> list[Row]:
-    parts = snapshot.rows(columns, delta.everything(where))
-    return [row for part in parts for row in delta.as_rows(part, columns)]
 
 
 def _place(row: Row) -> Place:

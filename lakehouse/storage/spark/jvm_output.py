@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from lakehouse.common.terminal import print_above
 
@@ -50,12 +50,10 @@ def _relay(read_end: int) -> None:
     os.close(read_end)
 
 
-def _write(text: bytes) -> None:
+def _write(line: bytes) -> None:
     """Write one line, with its end, or the last one without."""
-    while text:
-        try:
-            if print_above(text.decode(errors="replace").removesuffix("\n")):
-                return
-            text = text[os.write(_STANDARD_ERROR, text) :]
-        except OSError:  # nobody reads the output anymore; the started process must not block
+    with suppress(OSError):  # nobody reads the output anymore; the started process must not block
+        if not line or print_above(line.decode(errors="replace").removesuffix("\n")):
             return
+        while line:
+            line = line[os.write(_STANDARD_ERROR, line) :]
