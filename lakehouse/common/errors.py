@@ -17,7 +17,7 @@
     ├── RefusedError          silver refused more records than allowed; the rest were processed
     └── QueryError            a SQL statement was refused
 
-A message says what happened and to what, what was expected, and what to do. The command line and the jobs
+A message states what happened, where, what was expected, and how to fix it. The command line and the jobs
 print it on one line and exit with `exit_code`. Any other exception is a bug and keeps its stack trace.
 """
 

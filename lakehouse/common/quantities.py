@@ -1,4 +1,4 @@
-"""Durations and sizes as users write them (`1h30m`, `512KB`), and durations for reading (`1 h 30 min`)."""
+"""Durations and sizes as users write them (`1h30m`, `512KB`), and durations for display (`1 h 30 min`)."""
 
 from __future__ import annotations
 

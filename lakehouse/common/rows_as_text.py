@@ -20,7 +20,7 @@ from rich.table import Table
 from lakehouse.common.printable import printable, printable_json
 from lakehouse.common.terminal import table_of
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # prefixes that make a spreadsheet see a formula
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # prefixes that spreadsheets interpret as formulas
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 

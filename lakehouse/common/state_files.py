@@ -96,5 +96,5 @@ def _draft_of(path: Path) -> Path:
 
 
 def drafts_of(path: Path) -> list[Path]:
-    """Return the temporary files that killed processes left beside a file."""
+    """Return the temporary files that killed processes left next to a file."""
     return list(path.parent.glob(f".{path.name}.*.tmp"))

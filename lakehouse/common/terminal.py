@@ -67,9 +67,9 @@ def warn(text: str) -> None:
 
 
 def print_above(line: str) -> bool:
-    """Print a line of standard error above the live lines on the terminal; return false if there are none.
+    """Print a line to standard error above the terminal's live lines, or return false if there are none.
 
-    Anything that is printed without this function is overwritten when the live lines are redrawn.
+    Anything printed without this function is overwritten when the live lines are redrawn.
     """
     if not isinstance(sys.stderr, FileProxy):
         return False

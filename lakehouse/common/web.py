@@ -2,7 +2,7 @@
 
 - Redirects are not followed, so no secret reaches another host. A redirect is an error that names the host.
 - A response, including its headers, has a size limit. Connecting, sending and reading share one deadline.
-  Neither an endless nor a slow response can block the caller.
+  An endless or slow response therefore cannot block the caller indefinitely.
 - URLs begin with https://. `needs_permission` reports any other URL, unless it points to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
 - The server's certificate must be signed by one of the system's authorities, or by a given authority.

@@ -41,7 +41,7 @@ class AlertsSettings(Section):
     in_gold: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Objective: records reach gold within `within_s` seconds for a share `objective` of the time."
+            "Objective: records reach gold within `within_s` seconds for a fraction `objective` of the time."
         ),
     )
     topic: str = Field(

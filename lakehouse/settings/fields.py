@@ -72,7 +72,7 @@ def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the table `over` into a copy of the table `base`, key by key. Lists are replaced as a whole."""
+    """Merge the table `over` into a copy of the table `base`, key by key. Lists are replaced, not merged."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

@@ -112,7 +112,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return connection settings for the local services in this home whose address is not set."""
+    """Return connection settings for this home's local services, unless their address is already set."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:

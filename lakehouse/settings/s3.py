@@ -20,7 +20,7 @@ class S3Settings(Section):
         description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
     )
     region: str = Field(
-        default="", description="Region of the S3 store. Default: AWS_REGION, but us-east-1 with an endpoint."
+        default="", description="Region of the S3 store. Default: AWS_REGION; with an endpoint, us-east-1."
     )
     access_key: str = Field(
         default="", description="The S3 access key ID. Default: AWS's own variables, files and roles."

@@ -42,10 +42,9 @@ class Change:
 class UnsentRow:
     """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
 
-    For a topic, `size_bytes` is the size that the client computes for a batch of this one record: key and
-    value in UTF-8, plus up to 95 bytes. It exceeds the broker's count by at most 20 bytes. `size_bytes` is
-    None if the size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for
-    a delete.
+    For a topic, `size_bytes` is the client's estimate for a batch with only this record: key and value in
+    UTF-8, plus up to 95 bytes. It exceeds the broker's count by at most 20 bytes. `size_bytes` is None if the
+    size is not the reason. `value_sha256` is the hex digest of the message's value, or empty for a delete.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """Send dead letters to a topic exactly once for read-committed consumers, in a form that Kafka's tools show.
 
 A message contains the original record's key, value and headers. It also has the headers of a Kafka Streams
-dead letter (KIP-1034), so consoles that support these headers can show it. Further headers contain the
+dead letter (KIP-1034), so consoles that support these headers can show it. Additional headers contain the
 letter's id, stream, status and reasons. A replayed or discarded letter is sent again with its new status.
 
 A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. In this

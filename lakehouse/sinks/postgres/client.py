@@ -29,7 +29,7 @@ class _Meaning(NamedTuple):
 
 
 _AWAY = _Meaning("is unreachable", f"is {URL} right?")
-_REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md says what it needs")
+_REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md lists the requirements")
 _MEANINGS = {
     # Server errors: the rows wait, and sending them is retried on a schedule.
     "08": _AWAY,
@@ -71,7 +71,7 @@ _MEANINGS = {
     # Errors in the PostgreSQL table: the rows wait until someone fixes the table.
     "42P01": _Meaning(
         "is missing a table for the export{of}",
-        "it is recreated; if the error persists, a connection pooler may pool transactions, not sessions",
+        "it is recreated; if the error persists, a connection pooler may be in transaction mode",
     ),
     "42": _Meaning(
         "cannot store rows{of} in the existing table",
@@ -80,15 +80,15 @@ _MEANINGS = {
     "0A": _Meaning(
         "cannot store rows{of} in the existing table", "drop the table, and the export recreates and fills it"
     ),
-    "23": _Meaning("has a constraint that refuses a row{of}", "drop the constraint: rows wait until then"),
+    "23": _Meaning("has a constraint that refuses a row{of}", "drop the constraint; until then, rows wait"),
     "23502": _Meaning(
         "has a column that refuses a row{of}",
-        "ALTER TABLE … ALTER COLUMN … DROP NOT NULL: rows wait until then",
+        "ALTER TABLE … ALTER COLUMN … DROP NOT NULL; until then, rows wait",
     ),
-    "P0": _Meaning("has a trigger that refuses a row{of}", "fix or drop the trigger: rows wait until then"),
+    "P0": _Meaning("has a trigger that refuses a row{of}", "fix or drop the trigger; until then, rows wait"),
     "54": _Meaning(
         "has an index, or a limit, that refuses a row{of}",
-        "drop the index, or build it on md5(column): rows wait until then",
+        "drop the index, or build it on md5(column); until then, rows wait",
     ),
     # Errors in the values sent.
     "22": _Meaning("refuses a value{of}", "docs/postgresql.md lists the values that it cannot hold"),

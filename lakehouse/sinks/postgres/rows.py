@@ -295,7 +295,7 @@ class ToPostgres:
         if generation > self._exported.generation:
             raise PostgresTroubleError(
                 f"{LABEL} has rows of gold.{self._sql.name} from a lake that is newer than this one; each "
-                "lake needs a database of its own (postgres.url)"
+                "lake needs its own database (postgres.url)"
             )
         is_whole = table == self._exported.sent_as and was_empty >= is_empty
         return _Standing(Position(version, files) if is_whole else None, is_empty)

@@ -334,8 +334,8 @@ def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
     place, name = f"gold.{table.name}", quoted(SCHEMA, table.name)
     if kind not in _TABLES:
         raise PostgresTroubleError(
-            f"PostgreSQL has {_OTHERS.get(kind, 'something else')} called {place}, but the export needs a "
-            "table of its own there. Rename it or drop it: the export creates and fills the table"
+            f"PostgreSQL has {_OTHERS.get(kind, 'something else')} called {place}, but the export needs that "
+            "name for its own table. Rename it or drop it: the export creates and fills the table"
         )
     _require_rights(connection, table.name)
     there = {one: (type_, is_needed) for one, type_, is_needed in connection.execute(COLUMNS, [name])}

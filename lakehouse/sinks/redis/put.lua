@@ -29,7 +29,7 @@
 --
 -- Returns for each row 2 if it was written, 1 if Redis has the same version, or 0 if Redis has a newer version. With
 -- 0, the hash is unchanged. 4 is added if the row's member is open. 8 is added if another table's newer generation
--- holds the row back, from its own key (then 8 is all) or from its group's hash.
+-- holds the row back from its own key (the result is then just 8) or from its group's hash.
 
 local WIDTH, HELD = 6, 8
 local count, generation, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

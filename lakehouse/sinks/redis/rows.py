@@ -53,7 +53,8 @@ class Put:
     """The result of writing changes: the number of new rows, and the open members as (group, member).
 
     A member is open if its latest row was deleted, because an older row may now be its latest. `held` is the
-    number of rows that another lake's rows of a newer generation hold back, and `held_key` one of their keys.
+    number of rows held back by another lake's rows with a newer generation, and `held_key` is the key of such
+    a row.
     """
 
     rows: int = 0
@@ -133,9 +134,9 @@ class RedisSink:
             raise RedisTroubleError(self._of_newer_lake(held))
 
     def is_filled(self) -> bool:
-        """Return whether Redis contains all expected rows. Raises RedisTroubleError as `write` does.
+        """Return whether Redis contains all expected rows.
 
-        Also raises it if a newer lake fills the table's keys.
+        Raises RedisTroubleError as `write` does, and if a newer lake fills the table's keys.
         """
         with reported():
             mark = self._mark(self._client)
@@ -204,7 +205,7 @@ class RedisSink:
     def _of_newer_lake(self, more: str) -> str:
         return (
             f"Redis has rows of gold.{self._table} from a lake that is newer than this one, {more}; each "
-            "lake needs a database of its own (redis.url). If the newer lake is gone, empty the database "
+            "lake needs its own database (redis.url). If the newer lake is gone, empty the database "
             "(FLUSHDB), or wait until its rows expire (docs/redis.md)"
         )
 
