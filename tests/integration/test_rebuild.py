@@ -307,7 +307,7 @@ def test_a_process_that_pauses_beyond_its_lease_writes_nothing_more_and_says_so(
             if is_writing:
                 tables.append(tables.read(lake.spark, path), path)
 
-    with pytest.raises(TableError, match=f"^{GOLD}: another process has continued, because this one had not"):
+    with pytest.raises(TableError, match=f"^{GOLD}: another process took over, because this one had not"):
         pause()
 
     assert pipeline.rows_of(caught_up, GOLD) == rows

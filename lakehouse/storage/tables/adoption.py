@@ -1,4 +1,4 @@
-"""Adoption of a copy: the copy replaces the original lake, and their versions diverge from then on. Pure.
+"""Adoption of a copy: the copy replaces the original lake, and their versions diverge from then on. No I/O.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
 dead-letter table. The property also contains the last version that the table shares with the original:
@@ -51,7 +51,7 @@ def adopted_ms(named: str) -> int:
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return the position before which two tables with the same id are sure to have identical versions."""
+    """Return the position before which the versions of two tables with the same id are surely identical."""
     versions = [
         found.version
         for named in (one, other)

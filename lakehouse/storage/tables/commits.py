@@ -2,7 +2,7 @@
 
 To find out whether a transaction was already written, Delta's DataFrame writer and its MERGE replay the log
 in Spark jobs each time, although the version's checksum file contains this information. This module builds
-the same commit from Delta's own parts. It begins an optimistic transaction, reads within it, writes files,
+the same commit from Delta's own classes. It begins an optimistic transaction, reads within it, writes files,
 and publishes everything in one commit. If another writer changes data that was read, the commit conflicts.
 """
 
@@ -48,9 +48,9 @@ _UNKNOWN_ROWS = 1_000_000  # assumed for a file without statistics; a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
 
 _REQUIRED: ContextVar[Mapping[str, Callable[[Snapshot], None]]] = ContextVar("_REQUIRED", default={})  # noqa: B039
-"""What this thread's commits to a table require, keyed by the table's path.
+"""Conditions for this thread's commits, keyed by the table's path.
 
-It is not passed in, because every function that writes to a leased table would have to pass it on.
+With a parameter instead, every function that writes to a leased table would have to pass the conditions on.
 """
 
 
@@ -207,7 +207,7 @@ class Commit:
             (one.application, one.after) for one in moves if one.after is not None and one.after != one.before
         ]
         if not made and why is None:
-            # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
+            # With ManualUpdate, Delta would compute the checksum by replaying the log.
             operation = delta.update(self.spark) if self._removes else delta.write(self.spark)
             return self._publish(self._actions, operation)
         at_ms = int(time.time() * 1000)

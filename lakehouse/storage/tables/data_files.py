@@ -27,7 +27,7 @@ from lakehouse.storage.tables.inside import refuse_outside
 from lakehouse.storage.tables.log import read_commit, snapshot
 from lakehouse.storage.tables.pruning import Bounds
 
-_MOST_COMMITS = 50  # more commits than this are not read one by one
+_MOST_COMMITS = 50  # if more commits are missing, the full list is read instead
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,9 @@ def location(lake: str, spec: TableSpec) -> str:
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows in one commit. A missing table is created as by `Lake.ensure`.
 
-    The spec's columns that are missing from the table are added. The table's columns that are missing from
-    the spec are null in the new rows. If another process changes the table's columns in the meantime, the
-    same file is committed again. Raises deltalake's errors, and TableError if a power failure has damaged the
-    table.
+    Columns that only the spec contains are added to the table. Columns that only the table contains are null
+    in the new rows. If another process changes the table's columns in the meantime, the same file is
+    committed again. Raises deltalake's errors, and TableError if a power failure has damaged the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -240,7 +239,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 raise_if_key_not_exists=False,  # for properties that are not Delta's
             )
         except DeltaError:
-            if not DeltaTable.is_deltatable(path):  # no other process has created the table by now
+            if not DeltaTable.is_deltatable(path):  # no other process has created the table either
                 raise
     table = DeltaTable(path)
     if missing := _lacking(table, schema):

@@ -1,4 +1,4 @@
-"""A commit's actions in a Delta table's log. This is the only parser of log entries. Pure.
+"""A commit's actions in a Delta table's log. This is the only parser of log entries. No I/O.
 
 A log entry is a file with one action per line, as JSON. An action is an object with one key, its kind: `add`,
 `remove`, `cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without
@@ -132,7 +132,7 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
 
     Raises TableError if an action names a file outside `table`, the table's path. Only a line feed ends a
     line, because names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers
-    list every kind in each action, and set all kinds but one to null.
+    include every kind as a key in each action, with null for all but one.
     """
     lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not lines or not all(isinstance(line, dict) for line in lines):

@@ -26,7 +26,7 @@ SAFE = frozenset(
         "appendOnly",  # Delta refuses commits that change rows
         "changeDataFeed",  # the tables use it
         "checkConstraints",  # checked by Delta when it writes our rows
-        "checkpointProtection",  # logs are cleaned by Delta's own code, which respects it
+        "checkpointProtection",  # Delta's own code cleans the logs, and respects it
         "clustering",  # the tables use it, for OPTIMIZE
         "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
         "generatedColumns",  # checked by Delta when it writes our rows
@@ -120,6 +120,6 @@ def _refusal(name: str, path: str, features: str) -> TableError:
 def _refuse_retention(found: Snapshot, path: str, name: str) -> None:
     if (kept := properties_of(found).get(RETENTION)) is not None:
         raise TableError(
-            f"{name} at {path} has {RETENTION} = {kept}: Delta would forget how far the streams have read. "
+            f"{name} at {path} has {RETENTION} = {kept}: Delta would drop the streams' positions. "
             f"Remove it: ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{RETENTION}')"
         )

@@ -1,4 +1,4 @@
-"""Check that a log names only files in its table's directory. Every reader of a log uses this. Pure.
+"""Check that a log names only files in its table's directory. Every reader of a log uses this. No I/O.
 
 Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
 Such paths could make a reader open any file that its process can access. This project never writes such

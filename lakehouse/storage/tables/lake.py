@@ -34,7 +34,7 @@ class Lake:
         require_jvm(self.spark)
 
     def path(self, layer: str, name: str) -> str:
-        """Return a table's path, whether or not the table exists."""
+        """Return a table's path. The table need not exist."""
         return path_of(self.root, layer, name)
 
     def exists(self, layer: str, name: str) -> bool:
@@ -80,9 +80,10 @@ class Lake:
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
         """Call `ensure`. If the rows were built with different settings, the block must recompute them.
 
-        Until the block ends, no process can write to the table or read it as a source, whatever its settings.
-        If the block fails or is killed, this applies until another rebuild ends. Columns from `columns_of`
-        that are not in the spec remain in the table, null in new rows and unchanged in existing rows.
+        Until the block ends, no process can write to the table or read it as a source, whatever the process's
+        settings. If the block fails or is killed, this applies until another rebuild is completed. Columns
+        from `columns_of` that are not in the spec remain in the table, null in new rows and unchanged in
+        existing rows.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)

@@ -4,11 +4,11 @@ Neither Spark nor Delta calls fsync. After a power failure, a file that they had
 and Spark treats an empty commit as a commit without actions. A writer therefore syncs a commit and its files
 to the disk (`keep`) before anything builds on the commit.
 
-A process looks for lost files when it first checks a table (`look`), and again once a lake has been closed.
-If they belong to the newest commits, no reader has seen these commits, and they are given up. Positions are
-stored in the commits, so the steps redo the lost work. If later commits build on a lost commit, the table is
-refused. The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones are
-removed.
+A process looks for lost files when it first checks a table (`look`), and again if the lake is reopened. If
+they belong to the newest commits, no reader has seen these commits, so empty commits replace them. Positions
+are stored in the commits, so the steps redo the lost work. If later commits build on a lost commit, the table
+is refused. The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones
+are removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -32,7 +32,7 @@ from lakehouse.common.state_files import sync, write_whole
 from lakehouse.storage.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
 _MOST_COMMITS = 100  # older commits reached the disk long ago
-_SURELY_S = 1.0  # a shared disk may show another machine's file a moment before its content
+_SURELY_S = 1.0  # on a shared disk, another machine's file may appear a moment before its content
 _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
@@ -74,8 +74,8 @@ def keep_checkpoints(path: Path) -> None:
 def look(path: Path, name: str) -> None:
     """Check the table at the path for damage from a power failure, once per process.
 
-    Does nothing if there is no table. The newest commits are given up if they are damaged. Raises TableError
-    if lost rows will not be written again. The message names the file.
+    Does nothing if there is no table. If the newest commits are damaged, empty commits replace them. Raises
+    TableError if lost rows will not be written again; the message names the file.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return

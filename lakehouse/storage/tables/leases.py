@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 def begin(spark: SparkSession, path: str) -> Commit:
     """Begin a commit to the table once it has no lease. A lease taken later conflicts with the commit.
 
-    An expired lease is removed, so that its holder, if it has only paused, commits nothing more.
+    An expired lease is removed, so its holder can commit nothing more, even if it was only paused.
     """
     while (holder := _holder_in((commit := tables.begin(spark, path)).snapshot)) is not None:
         if _terms(spark, path).until(holder):
@@ -91,8 +91,8 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[None]:
     """Hold a lease on a part of the table's rows during the block; `what` names the purpose.
 
-    Raises TableError if another process holds the lease, with a message that names it, and as `held` does if
-    the lease expires.
+    Raises TableError if another process holds the lease; the message names that process. If the lease
+    expires, the block fails as in `held`.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
@@ -115,8 +115,8 @@ def _wait_until(until: float) -> str:
     ahead_s = until - _LENGTH_S - time.time()
     clocks = f" by a clock {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
     return (
-        f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for "
-        "the other process to end, or until then if it was killed"
+        f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait "
+        "until the other process ends or, if it was killed, until that time"
     )
 
 
@@ -149,7 +149,7 @@ def _require(snapshot: Any, *, what: str, holder: str, key: str) -> None:
 
 def _lost(what: str) -> TableError:
     return TableError(
-        f"{what}: another process has continued, because this one had not renewed its lease for "
+        f"{what}: another process took over, because this one had not renewed its lease for "
         f"{_LENGTH_S:.0f} s: it paused, or its clock is slow. Run the command again"
     )
 

@@ -52,10 +52,10 @@ class _Seen:
 
 
 _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
-"""The cache of the block that this thread is in, or None.
+"""The cache of the `looking_once` block that this thread is in, or None.
 
-It is not passed in, because every function that reads a table would have to pass it on. Only `looking_once`
-sets it, and nothing of it outlives the block.
+With a parameter instead, every function that reads a table would have to pass the cache on. The cache is
+discarded at the end of the block.
 """
 
 

@@ -3,7 +3,7 @@
 A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
 rebuild changes. A process with a different setting is refused when it starts to read or write the table, and
 a writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
-settings when it ends. A killed rebuild is therefore detected, whatever the settings are by then.
+settings when it ends. A killed rebuild is therefore detected even if the settings have changed since.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def ensure(
     """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)
-        features.exists(spark, path, spec.qualified_name)  # checks features that the session's defaults added
+        features.exists(spark, path, spec.qualified_name)  # checks features that session defaults have added
     if not _is_as_declared(spark, path, spec):
         _refuse_later_format(spark, path, spec)
         _refuse_other_settings(spark, path, spec, is_made_anew=is_made_anew)
@@ -136,7 +136,7 @@ def ensure(
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Return whether nothing has to be changed or refused. Reads the log only once."""
+    """Return whether the table matches its declaration completely. Reads the log only once."""
     found = metadata(spark, path)
     if found is None or not _differing(found, spec).are_none:
         return False
@@ -154,8 +154,8 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
 def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     """Return the properties that are also set on existing tables.
 
-    Under WriteSerializable, a commit that has read the table does not conflict with a blind append, whose
-    rows count as appended afterwards. A merge must see every row, so a merged table is Serializable, which is
+    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: the
+    append counts as the later commit. A merge must see every row, so a merged table is Serializable, which is
     Delta's default.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
@@ -214,8 +214,8 @@ def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> Non
     if not found.isdecimal() or int(found) > FORMAT:
         raise TableError(
             f"{spec.qualified_name} was written by a later version of lakehouse, in format {found}; this "
-            f"version writes format {FORMAT}. Install the later version again; docs/upgrades.md says how to "
-            "go back"
+            f"version writes format {FORMAT}. Install the later version again; docs/upgrades.md explains "
+            "downgrades"
         )
 
 
@@ -262,7 +262,7 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
         return (
-            "Restore the old declaration, with a new column beside it if needed; or give the table a "
+            "Restore the old declaration, and add a new column if needed; or give the table a "
             "different name, or set lake (LAKEHOUSE_LAKE) to a new location, and reload the data"
         )
     again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
@@ -290,7 +290,7 @@ def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
     declared |= _maintained_properties(spec)
 
     def bring_up_to_date() -> None:
-        # Not ALTER TABLE: Delta honors WriteSerializable, but does not let a user set it.
+        # ALTER TABLE cannot do this: Delta honors WriteSerializable, but does not allow users to set it.
         commit = commits.begin(spark, path)
         standing = properties_of(commit.snapshot)
         changed = {name: value for name, value in declared.items() if standing.get(name) != value}

@@ -21,7 +21,7 @@ Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
-"""Comparing files with more spans than this takes more time than it saves."""
+"""Comparing files with more spans than this would take more time than it saves."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Heartbeats in a directory of the lake: empty files whose names contain the end of a holder's term.
 
-The holder renews its term while alive. If it is killed, the term expires.
+The holder renews its term while it is running. If it is killed, the term expires.
 
 Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
 therefore uses its own monotonic clock. If a term changes, its holder is alive and has renewed it. If a term

@@ -111,7 +111,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
     """Remove files that no version within `keep` needs, and return their number. `dry_run` only counts them.
 
     Afterwards, older versions and their change feed can no longer be read. A rerun removes nothing. VACUUM
-    takes seconds even if it finds nothing, so it is skipped if there cannot be any file to remove.
+    takes seconds even if it finds nothing, so it is skipped if no file can be old enough to remove.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):

@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path. Its reader knows the log up to `version` (-1 if not at all)."""
+    """The log of the table at a path. `version` is the last version that its reader knows, or -1."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path

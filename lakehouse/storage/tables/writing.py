@@ -159,7 +159,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
         # Later changes to these rows then rewrite only these rows, not the other rows in a large file.
         changing = broadcast(new.select(*keys), amount_of(rows=count))
         around = commit.rows(near, large).drop(FILE)
-        with reading_file_by_file(rows.sparkSession):  # mixed rows would be read by every later merge
+        with reading_file_by_file(rows.sparkSession):  # every later merge would read files with mixed rows
             commit.write(around.join(changing, list(keys), "left_anti").coalesce(len(large)))
         hit = around.join(changing, list(keys), "left_semi")
         old, written = old.unionByName(hit) if whole else hit, written + count
@@ -249,7 +249,7 @@ def update_matched(
     """Set `values` in the table's rows that match any of `rows` by key, and return the number updated.
 
     `where` and `values` refer to the table's row as `t` and to the given row as `s`. Rows remain unchanged
-    unless `where` is true. The caller ensures that a rerun updates no rows. `within` is as in
+    unless `where` is true. The caller must ensure that a rerun updates no rows. `within` is as in
     `insert_missing`. `rows` should be persisted.
     """
     count = rows.count()
@@ -280,8 +280,8 @@ def update(
 ) -> int:
     """Set columns in the rows that `where` selects, and return the number updated.
 
-    The caller ensures that a rerun updates no rows. `within` must be true for all rows that `where` selects;
-    it is used to skip files.
+    The caller must ensure that a rerun updates no rows. `within` must be true for all rows that `where`
+    selects; it is used to skip files.
     """
 
     def matched(standing: DataFrame) -> DataFrame:
