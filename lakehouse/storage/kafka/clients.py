@@ -1,4 +1,4 @@
-"""Kafka clients built from just a KafkaAccess, and names re-exported from the client libraries."""
+"""Kafka clients that are configured by a KafkaAccess, and names re-exported from the client libraries."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class HeaderConsumer(Consumer):
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time (ms) of the first batch that reaches the offset, or None if it is not known yet.
+        """Return the time (ms) of the first batch that reaches the offset, or None if it is unknown.
 
         Raises the client's errors if the broker does not answer.
         """

@@ -1,4 +1,4 @@
-"""Check whether a broker answers and, if not, report why. Only librdkafka's client knows the reason."""
+"""Check whether a broker answers and, if not, report why. Only librdkafka's client reports the reason."""
 
 from __future__ import annotations
 

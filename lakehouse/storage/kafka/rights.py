@@ -1,6 +1,6 @@
 """Describe, grant and look up Kafka permissions (ACLs), and print the commands that grant them.
 
-`look_up` asks the broker which permissions this application has. It changes nothing that others can see.
+`look_up` asks the broker which permissions this application has. It has no side effects for others.
 """
 
 from __future__ import annotations

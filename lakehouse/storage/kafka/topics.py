@@ -55,7 +55,7 @@ def create_topics(
             elif (no := denied(access, code, {"topic": f"Describe topic {name}"})) is not None:
                 refused.append(no)
         created = _create(access, admin, missing, configs or {}, refused) if missing else []
-        # Creation is asynchronous: without waiting, a producer may be told that the topic is unknown.
+        # Creation is asynchronous: without this wait, the broker may reject the topic as unknown.
         if created:
             admin.wait_for_topics(created, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
     if refused:
@@ -235,7 +235,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
     brokers in a cluster are assumed to have the same limits. Raises ServiceError if no broker answers.
     """
     with administering(access) as admin:
-        # Not describe_cluster: the client cannot use it with brokers before 3.7.
+        # The client's describe_cluster does not work with brokers before 3.7.
         (described,) = admin.describe_topics([topic])
         leaders = {one["leader_id"] for one in described["partitions"]} - {_NO_LEADER}
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]

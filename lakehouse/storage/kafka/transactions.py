@@ -49,7 +49,7 @@ class Reached:
 
 
 class Transactions:
-    """A transactional producer. The records of one call are committed together or never become visible.
+    """A transactional producer. Each call commits all of its records, or none of them becomes visible.
 
     A new instance fences every earlier producer with the same name, and aborts that producer's open
     transaction. The broker aborts a transaction that stays open for longer than `timeout_s`. Raises

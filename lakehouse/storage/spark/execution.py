@@ -1,8 +1,8 @@
 """Choose a step's execution mode by its number of rows.
 
 Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. It also shuffles
-the rows, and replans the query between stages. For a micro-batch, that is most of the cost. Each step knows
-its approximate number of rows before it runs, and chooses a mode accordingly: see `Amount`.
+the rows, and replans the query between stages. In a micro-batch, this overhead is most of the cost. Each step
+knows its approximate number of rows before it runs, and chooses a mode accordingly: see `Amount`.
 
 `python -m benchmarks.rounds --amount FEW --amount SOME --amount MANY` prints the break-even points.
 """

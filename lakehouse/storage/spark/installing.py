@@ -5,9 +5,9 @@ SHA-256 in jars.sha256.
 
     python -m lakehouse.storage.spark.installing [spark] [kafka] [s3]
 
-installs the jars for Spark, the local broker, a lake on S3, or several of these. The default is `spark
-kafka`. Two jars, one for drivers in local mode and one for S3, are compiled from Scala with the compiler that
-is included in pyspark's jars.
+installs the jars for Spark, for the local broker and for a lake on S3. The default is `spark kafka`. Two
+jars, one for drivers in local mode and one for S3, are compiled from Scala with the compiler that is included
+in pyspark's jars.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def install(
         properties.write(share / "laptop.properties", properties.for_laptop_submit())
     except PermissionError as error:
         raise ServiceError(
-            f"{share_directory()} cannot be written: install lakehouse into a virtual environment of your "
-            "own (python3 -m venv DIRECTORY)"
+            f"{share_directory()} cannot be written: install lakehouse into your own virtual "
+            "environment (python3 -m venv DIRECTORY)"
         ) from error
     return share
 

@@ -318,7 +318,7 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
 
 
 def speak_english(spark: SparkSession) -> None:
-    """Make the driver's JVM write numbers with the digits 0 to 9, whatever its options or locale."""
+    """Make the driver's JVM write numbers with the digits 0 to 9, regardless of its options and locale."""
     locale = static(spark, "java.util.Locale")
     locale.setDefault(locale.US)
 

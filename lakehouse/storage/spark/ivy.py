@@ -150,8 +150,8 @@ def _run(
     if process.returncode:
         told = "\n".join([line for line in lines if any(one in line for one in _WRONG)][:_FEW_LINES])
         raise ServiceError(
-            "the runtime jars could not be fetched; is the Maven repository reachable? Run this again when "
-            f"it is.\n{told}"
+            "the runtime jars could not be fetched; is the Maven repository reachable? Once it is, run this "
+            f"again.\n{told}"
         )
 
 

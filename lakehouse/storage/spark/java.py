@@ -1,4 +1,4 @@
-"""Java for the JVMs that are started here: the executable, its environment, and its system requirements.
+"""Java for the JVMs that lakehouse starts: the executable, its environment, and its system requirements.
 
 A missing requirement is reported before a JVM starts, because the JVM would only print a stack trace.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from lakehouse.common.errors import ServiceError
 
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""Variables that make a JVM read and write file names in UTF-8, whatever the user's locale."""
+"""Variables that make a JVM read and write file names in UTF-8, regardless of the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
 """The locale in spark.properties. Delta and Kafka number their files with the locale's digits."""
 

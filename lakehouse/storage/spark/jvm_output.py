@@ -51,7 +51,7 @@ def _relay(read_end: int) -> None:
 
 
 def _write(line: bytes) -> None:
-    """Write one line, with its end, or the last one without."""
+    """Write one line, including its line end. The last line may lack one."""
     with suppress(OSError):  # nobody reads the output anymore; the started process must not block
         if not line or print_above(line.decode(errors="replace").removesuffix("\n")):
             return

@@ -136,7 +136,7 @@ RECORDS = (
 """The schema of Kafka records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is then null."""
 
 APART = 1_000
-"""How many records Kafka's client reads at most, starting with one that Spark's source cannot read."""
+"""Starting at a record that Spark's source cannot read, Kafka's client reads at most this many records."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -250,7 +250,7 @@ def misdated(error: BaseException) -> Place | None:
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the damaged record (or its batch's first record) that Kafka's client reports, or None."""
+    """Return the damaged record, or its batch's first record, if Kafka's client reports one, or else None."""
     found = _INVALID.search(str(error))
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Keep the query plans of row functions, so that Spark need not plan them again for each micro-batch.
+"""Keep the query plans of row functions, so Spark does not plan them again for each micro-batch.
 
 Normally, Spark analyzes, optimizes and plans every frame. For a few thousand rows, that costs more than
 processing them.

@@ -1,8 +1,8 @@
 """Register Delta tables by name in a Hive metastore, with the client from Spark's own jars.
 
 Entries are identical to those that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore
-never opens a table; it stores only the table's location. An entry's columns are for programs that read
-nothing else, such as JDBC clients. Delta's readers read the columns from the log.
+never opens a table; it stores only the table's location. An entry's columns are for programs that read only
+the metastore, such as JDBC clients. Delta's readers read the columns from the log.
 
 Spark's DDL is not used, because it needs a session with Hive's catalog, which fails if the metastore is down.
 Delta also refuses properties that are not in the table's log, so our entries could not be marked.

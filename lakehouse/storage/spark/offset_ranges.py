@@ -1,4 +1,4 @@
-"""Ranges of Kafka offsets, and conditions that let a reader skip files.
+"""Ranges of Kafka offsets, and conditions with which a reader can skip files.
 
 Every bronze and silver table stores the minimum and maximum partition and offset of each file.
 """

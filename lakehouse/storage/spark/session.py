@@ -60,7 +60,7 @@ def build_session(
     internals.remember_names()
     builder, launched = SparkSession.Builder().appName(name), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Outside spark-submit, this sets the Python for tasks, whatever spark.pyspark.python says.
+        # Outside spark-submit, this sets the Python for tasks, and overrides spark.pyspark.python.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         launched = _launch_options(settings, brief=brief) | dict(options or {})
         for key, value in launched.items():
@@ -88,7 +88,7 @@ def build_session(
 def _impatient() -> Iterator[None]:
     """Kill a JVM that does not start in time.
 
-    The JVM passes its port to PySpark in a file, and PySpark waits for the file as long as the JVM lives. If
+    The JVM passes its port to PySpark in a file, and PySpark waits for the file while the JVM is alive. If
     the JVM could not write the file because the disk was briefly full, PySpark would wait forever.
     """
     here = psutil.Process()
