@@ -25,10 +25,10 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{DatetimeType, StructType}
 import org.apache.spark.unsafe.types.UTF8String
 
-/** The plans of one row computation, kept for later rows: analyzed, optimized and compiled once.
+/** The plans of one row computation, which are analyzed, optimized and compiled once and kept for later rows.
   *
   * There is one plan for each schema and each set of session settings that may change values. A plan can be kept if it
-  * only adds, changes and selects columns, based on nothing but the values in the row.
+  * only adds, changes and selects columns, based only on the values in the row.
   */
 final class KeptPlans {
   private val plans = mutable.HashMap.empty[String, Option[KeptPlan]]
@@ -98,7 +98,7 @@ private final class KeptPlan(columns: Seq[Attribute], projections: Broadcast[Pro
 
 private object KeptPlan {
 
-  /** How many times few rows are computed with interpreted expressions. Compiled code pays off only after that. */
+  /** The number of uses with few rows in which a plan is interpreted. Compiled code pays off only after that. */
   val Interpreted = 8
 
   def of(computed: Dataset[Row]): Option[KeptPlan] = {

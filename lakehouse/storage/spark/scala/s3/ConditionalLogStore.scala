@@ -30,6 +30,6 @@ class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(
     found.asJava
   }
 
-  /** A PUT is atomic. */
+  /** Returns false, because a PUT is atomic. */
   override def isPartialWriteVisible(path: Path, conf: Configuration): java.lang.Boolean = false
 }

@@ -16,7 +16,7 @@ class ObjectFileManager(path: Path, conf: Configuration) extends FileSystemBased
 
   private val isOnS3 = fs.isInstanceOf[S3AFileSystem]
 
-  /** S3 has no directories. */
+  /** Does nothing on S3, which has no directories. */
   override def mkdirs(path: Path): Unit = if (!isOnS3) super.mkdirs(path)
 
   override def createAtomic(

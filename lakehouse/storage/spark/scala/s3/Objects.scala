@@ -60,7 +60,7 @@ object Objects {
     val (system, directory, name) = (systemOf(path, conf), path.getParent, path.getName)
     val prefix = system.pathToKey(directory) + "/"
     val request = ListObjectsV2Request.builder.bucket(system.getBucket).prefix(prefix).delimiter("/")
-      // S3 begins after the given name. Without its last character, the name sorts before itself.
+      // S3 lists only names after the given one. Dropping the last character therefore includes the name itself.
       .startAfter(prefix + name.dropRight(1)).build
     val pages = system.getS3AInternals.getAmazonS3Client("listing of a log").listObjectsV2Paginator(request)
     pages.contents.iterator.asScala.map(status(system, directory, prefix, _)).filter(_.getPath.getName >= name)
