@@ -9,9 +9,9 @@ A live run on a terminal instead redraws one line per stream, with notices above
     stream   health    records/s              bronze              silver …              waiting
     metrics  well          9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
     sales    starting          0                   -                   - …     1,204, 0.8 s
-    making tables (2 s)
+    creating tables (2 s)
 
-The module imports neither Spark nor the engine: the lines are on the screen before these are imported.
+This module imports neither Spark nor the engine, so the first lines appear before those are imported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Lines(Watch, ABC):
         """Report a finished micro-batch."""
 
     def wait(self, what: str | None) -> None:
-        """Report what the run waits for before its first micro-batches; None if it no longer waits."""
+        """Report what the run is waiting for before its first micro-batches; None if it is not waiting."""
         if what is not None:
             self.say(what)
 
@@ -71,7 +71,7 @@ class Lines(Watch, ABC):
     ) -> AbstractContextManager[None]:
         """Return a context in which micro-batches and the streams' state are reported.
 
-        `stream_of` contains each query's stream, by query name. `look` returns the streams' state.
+        `stream_of` contains each query's stream, keyed by query name. `look` returns the streams' state.
         """
 
 
@@ -114,7 +114,7 @@ class TextLines(Lines):
         stream_of: Mapping[str, str],  # noqa: ARG002
         look: Callable[[], Observation],  # noqa: ARG002
     ) -> AbstractContextManager[None]:
-        """Return a context that changes nothing: the lines contain no state."""
+        """Return a context that does nothing, because the lines contain no state."""
         return nullcontext()
 
 
@@ -130,7 +130,7 @@ class JsonLines(Lines):
         stream_of: Mapping[str, str],
         look: Callable[[], Observation],  # noqa: ARG002
     ) -> AbstractContextManager[None]:
-        """Name the stream in each micro-batch's line. The lines contain no state."""
+        """Include the stream in each micro-batch's line. The lines contain no state."""
         self._stream_of = stream_of
         return nullcontext()
 
@@ -183,9 +183,9 @@ class _Written:
 class LiveLines(TextLines):
     """Live terminal lines for the running `layers`. A micro-batch updates its stream's line.
 
-    A stream is shown as starting until its first micro-batch or its first round. What the run waits for is
-    shown below the streams until all of them have started. If none of them starts, the lines are erased at
-    the end, and only what was said and the error remain on the screen.
+    A stream is shown as starting until its first micro-batch or its first round. Until all streams have
+    started, a line below them shows what the run is waiting for. If no stream starts, the lines are erased at
+    the end, and only the messages and the error remain on the screen.
 
     `records/s` is the landing rate over the last half minute's micro-batches. For each layer, a line shows
     the duration of the last micro-batch with rows, and the time since the micro-batch was written or
@@ -215,19 +215,19 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines from now on until the block ends. The last lines remain if a stream has started."""
+        """Show the lines until the block ends. The last lines remain if a stream has started."""
         with (
             Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND) as live,
             _leaving_on_sigterm(),
         ):
-            live.refresh()  # the first one would come after a second
+            live.refresh()  # the first automatic refresh comes after a second
             try:
                 yield
             finally:
                 live.transient = not self._started
 
     def wait(self, what: str | None) -> None:
-        """Show below the lines what the run waits for; None if it no longer waits, for example on standby."""
+        """Show what the run is waiting for below the lines; None if it is not waiting, such as on standby."""
         with self._lock:
             self._waits_for = None if what is None else (what, self._clock())
             if what is None:
@@ -235,7 +235,7 @@ class LiveLines(TextLines):
 
     @contextmanager
     def following(self, stream_of: Mapping[str, str], look: Callable[[], Observation]) -> Iterator[None]:
-        """Show the streams' state. After the block, show the last state, and do not call `look` anymore."""
+        """Show the streams' state. After the block, keep showing the last state without calling `look`."""
         with self._looking:
             self._stream_of, self._look = stream_of, look
         try:
@@ -283,7 +283,7 @@ class LiveLines(TextLines):
         return Group(table, *below)
 
     def _start(self, stream: str) -> None:
-        """Count a stream as started. Call this with the lock."""
+        """Mark a stream as started. The caller must hold the lock."""
         self._started.add(stream)
         if self._started.issuperset(self._streams):
             self._waits_for = None

@@ -58,7 +58,7 @@ def run_layers(
     standby: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run the streams' layers, and report to `lines` what the start waits for and every micro-batch.
+    """Run the streams' layers, and report the startup phases and every micro-batch to `lines`.
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; this function sets the other options. With
     `gated_by` (all streams in the lake), gold is exported only while it meets its expectations. With
@@ -125,7 +125,7 @@ def run_layers(
                         tell(done)
 
                 watch = Watches([metrics, heartbeat, lines])
-                lines.wait("making tables")
+                lines.wait("creating tables")
                 run(
                     lake,
                     streams,
@@ -201,7 +201,7 @@ def _telemetry(
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
     """Yield the run's metrics, and the port that serves them (None if telemetry is off).
 
-    The port also serves metrics about the streams' backlog, and whether alerts are evaluated.
+    The port also serves metrics about the streams' backlog and the evaluation of alerts.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
@@ -256,6 +256,6 @@ def _gate(
     lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Gate:
     with needed("expect", "--gate"):
-        from lakehouse.operations.quality.gate import SuiteGate  # slow to import, so only gated runs do
+        from lakehouse.operations.quality.gate import SuiteGate  # slow, so only gated runs import it
 
     return SuiteGate(lake, streams, settings, on_notice)

@@ -141,7 +141,8 @@ def test_a_record_that_nothing_can_read_is_named_and_passed_over_on_request(
     (loss,) = pipeline.rows_of(settings, "ops.data_losses")
     assert (loss["partition"], loss["first_offset"], loss["last_offset"]) == (0, 1, 1)
     said = (
-        f"{topic}-0: offsets 1 to 1 never landed; noted as lost by --allow data-loss or --skip for {BRONZE}"
+        f"{topic}-0: offsets 1 to 1 never landed; "
+        f"recorded as lost by --allow data-loss or --skip for {BRONZE}"
     )
     assert landing(spark, settings) == (0, (said,))
 

@@ -24,7 +24,7 @@ def test_a_terminal_shows_the_streams_at_once_and_what_they_wait_for(
         place(tmp_path / "home", services, database=12) as here,
         terminal(COMMAND, here.environment) as run,
     ):
-        for phase in ("loading", "starting Spark", "making tables"):  # Kafka may answer between two redraws
+        for phase in ("loading", "starting Spark", "creating tables"):  # Kafka may answer between two redraws
             run.await_(f"{phase} (")
         run.await_("running; Ctrl-C stops after the current micro-batch")
         run.await_(" empty ")
@@ -42,7 +42,7 @@ def test_a_pipe_gets_a_plain_line_for_each_phase(services: Endpoints, tmp_path: 
         place(tmp_path / "home", services, database=12) as here,
         running(COMMAND, here.environment, tmp_path / "run") as run,
     ):
-        run.await_output("making tables")
+        run.await_output("creating tables")
         os.kill(run.pid, signal.SIGINT)
         assert run.wait() == 0, run.everything()
         lines = run.output.splitlines()
@@ -50,6 +50,6 @@ def test_a_pipe_gets_a_plain_line_for_each_phase(services: Endpoints, tmp_path: 
         assert lines[1].startswith("all layers of metrics, sales, trigger 1 second, lake ")
         assert lines[2] == "starting Spark"
         assert lines.index("running; Ctrl-C stops after the current micro-batch") < lines.index(
-            "making tables"
+            "creating tables"
         )
         assert all(line.isprintable() for line in lines)

@@ -256,7 +256,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
         settings.topic(SOURCE.topic),
         settings.kafka.access,
     )
-    lost = "never landed; noted as lost by --allow data-loss or --skip for bronze.metrics_events"
+    lost = "never landed; recorded as lost by --allow data-loss or --skip for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
     assert landed.differences == 0
     assert landed.notes[-4:] == (

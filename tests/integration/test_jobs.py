@@ -104,7 +104,7 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     assert batches.pop(0) == "starting Spark"
     if layer == "bronze":
         assert batches.pop(0) == "running; Ctrl-C stops after the current micro-batch"
-    assert batches.pop(0) == "making tables"
+    assert batches.pop(0) == "creating tables"
     assert last == ("stopped" if layer == "bronze" else "caught up")
     if layer == "silver":
         *batches, refused, first_cause, second_cause, third_cause = batches

@@ -67,12 +67,12 @@ def started(lines: Lines) -> None:
         lines.wait("starting Spark")
         lines.wait("warming up")
         lines.wait(None)
-        lines.wait("making tables")
+        lines.wait("creating tables")
         for stream in STREAMS:
             lines.on_round(stream.name)
 
 
-PHASES = ["connecting to Kafka", "starting Spark", "warming up", "making tables"]
+PHASES = ["connecting to Kafka", "starting Spark", "warming up", "creating tables"]
 
 
 def test_without_a_terminal_a_start_is_a_plain_line_for_each_thing_that_it_waits_for(

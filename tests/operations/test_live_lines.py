@@ -140,13 +140,13 @@ def test_below_the_lines_is_what_the_start_waits_for_and_for_how_long() -> None:
 def test_a_stream_has_started_with_its_first_rows_or_its_first_round() -> None:
     terminal = Terminal("bronze")
     with terminal.lines.following(streams_by_query((METRICS, SALES)), terminal.look):
-        terminal.lines.wait("making tables")
+        terminal.lines.wait("creating tables")
         terminal.done("bronze.metrics_events", 7, 0.3, at=102)
         terminal.done("bronze.sales_events", 0, 0.3, at=102)
         assert terminal.rows()[1:] == [
             "metrics well 0 0.3 s, 0 s ago ?",
             "sales starting 0 - ?",
-            "making tables (2 s)",
+            "creating tables (2 s)",
         ]
         terminal.lines.on_round("sales")
         assert terminal.rows()[1:] == ["metrics well 0 0.3 s, 0 s ago ?", "sales well 0 - ?"]

@@ -8,7 +8,7 @@ OpenMetrics:
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
 For an upper threshold, the value is the minimum over the rule's last windows. For a lower threshold, it is
-the maximum. Prometheus only has to compare it with the threshold. Unknown and stale values are not exposed.
+the maximum. Prometheus only needs to compare it with the threshold. Unknown and stale values are not exposed.
 """
 
 from __future__ import annotations

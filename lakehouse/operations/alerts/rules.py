@@ -120,7 +120,7 @@ class AuditFailedRule(_OfStream):
 
 
 class AuditOldRule(_OfStream):
-    """Fires when the stream's latest audit is older than `seconds`, or when there has been none."""
+    """Fires when the stream's latest audit is older than `seconds`, or the stream has never been audited."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
@@ -141,7 +141,7 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """The objective: records reach gold within `within_s` seconds for a share of the time (`objective`)."""
+    """The objective: records reach gold within `within_s` seconds for a fraction `objective` of the time."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)

@@ -143,7 +143,7 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
 def _said(lost: Row) -> str:
     return (
         f"{lost.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.last_offset} never landed; "
-        f"noted as lost by --allow data-loss or --skip for {lost.query}"
+        f"recorded as lost by --allow data-loss or --skip for {lost.query}"
     )
 
 

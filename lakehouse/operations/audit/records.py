@@ -1,4 +1,4 @@
-"""Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
+"""Check `records`: every bronze record is a silver row or a dead letter, as validation would decide.
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
 record is also in silver, and a record that a replay admitted has a letter. A resent letter's record is not in
@@ -59,9 +59,7 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         ).first()
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         open_rows = totals.pop("to_be_closed", 0)
-        to_close = (
-            [f"{open_rows:,} open letters for replayed records still have to be closed"] if open_rows else []
-        )
+        to_close = [f"{open_rows:,} letters for replayed records are still open"] if open_rows else []
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
             "open, {discarded:,} discarded{closed}; {in_flight:,} in an unfinished micro-batch"
@@ -97,7 +95,7 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 def _what() -> Column:
     letters = reduce(Column.__add__, map(F.col, STATUSES))
-    # A killed replay leaves open letters of records that it let in; the next replay closes them.
+    # A killed replay leaves open letters for records that it admitted; the next replay closes them.
     is_left = {OPEN: F.col("let_in") > 0}
 
     def times(count: Column, where: str) -> Column:

@@ -1,6 +1,6 @@
 """Register tables in a Hive metastore, for clients such as Thrift servers, Spark Connect and Trino.
 
-Each gold table gets an entry with the comments that the streams declare, and so do the dead letters. Ops
+Each gold table, and the table of dead letters, gets an entry with the comments that the streams declare. Ops
 tables are registered on request. A rerun changes nothing. Other applications' entries are never changed, and
 no entry is ever removed.
 """

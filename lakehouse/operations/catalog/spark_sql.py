@@ -31,7 +31,7 @@ _SHOWING = frozenset((*members.SHOWING, *delta_members.SHOWING))
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
-    """Return the specifications of all tables in the lake, whether or not they exist yet."""
+    """Return the specifications of the lake's tables, including tables that do not exist yet."""
     sources = [source for stream in streams for source in stream.sources]
     merged = [table for stream in streams for table in stream.tables]
     return (

@@ -188,7 +188,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first. Return whether no log file was removed meanwhile."""
+        """Copy a table's log, oldest commits first. Return false if a log file was removed meanwhile."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -269,7 +269,7 @@ def note_adoption(lake: Lake) -> Marker:
     marker = markers.refuse_unfinished(lake)
     if marker is None:
         raise TableError(
-            f"{lake.root} is not a copy, or has already been adopted: just run `lakehouse run` there"
+            f"{lake.root} is not a copy, or has already been adopted: run `lakehouse run` without --adopt"
         )
     for table in marker.known:
         lake.exists(*table.split(".", 1))  # raises if the table is not safe to read
