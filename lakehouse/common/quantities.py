@@ -34,7 +34,7 @@ def show_duration(seconds: int) -> str:
 def told_s(seconds: float) -> str:
     """Return a measured duration as readable text, in its two largest units: 0.4 s, 47 min, 1 h 2 min.
 
-    The page shows durations in the same way (`seconds` in format.js).
+    The web page shows durations in the same way (`seconds` in format.js).
     """
     if seconds < _TENTHS_BELOW_S:
         return f"{math.floor(max(seconds, 0.0) * 10 + 0.5) / 10:g} s"

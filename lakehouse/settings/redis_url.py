@@ -67,7 +67,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Parse a URL. Raises ValueError with a message that quotes nothing that may be part of a password."""
+    """Parse a URL. Raises ValueError; its message quotes nothing that may be part of a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
     # Keep only the first host: newer Python versions refuse an [IPv6 address] after other hosts.

@@ -12,10 +12,10 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
                   are kept while the id has a row.
     ops           rows from before the limit
 
-The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`). Audits and rebuilds
-skip the rows before the limit. With `sequence_by`, the ids of deleted rows and letters are recorded in
-ops.retained_ids, with the last deleted sequence. Silver waits until the deletion is done. A rerun deletes
-nothing more. If retention is killed, rerun it.
+Before rows are deleted, the limit is recorded in ops.retention (`lakehouse.engine.ops_tables.retained`).
+Audits and rebuilds skip the rows before the limit. With `sequence_by`, the ids of deleted rows and letters
+are recorded in ops.retained_ids, with the last deleted sequence. Silver waits until the deletion is done. A
+rerun deletes nothing more. If retention is killed, rerun it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CutMaker = Callable[[Lake, datetime], Cut | None]
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
     """Delete the rows that a cut selects, and return their number. A dry run only counts the rows.
 
-    Raises TableError if ids must be recorded while another process decides about their source's letters.
+    Raises TableError if ids must be recorded while another process has locked their source's letters.
     """
     cut = make(lake, now)
     if cut is None:
@@ -88,7 +88,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
 def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
-        # The noted limit is later if the retention period has been lengthened since then.
+        # The recorded limit is later if the retention period has since been lengthened.
         noted = retained.taken_of(lake, spec.layer, spec.name).before
         taken = replace(cut.taken, before=retained.latest((noted, cut.taken.before)))
         retained.note(lake, spec.layer, spec.name, taken, now)
@@ -228,7 +228,7 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
         F.max(F.when(is_deletion & F.col("sequence").isNull(), sent)).alias("until"),
         F.min(F.when(~is_deletion, sent)).alias("since"),
     )
-    # A letter without a sequence leaves the bar that was noted with earlier letters.
+    # A letter without a sequence keeps the limit (`bar`) that was recorded for earlier letters.
     noted = retained.ids_taken(lake, source).select("fingerprint", "bar")
     found = found.withColumn("fingerprint", retained.fingerprint_of(F.col("id")))
     found = found.join(noted, "fingerprint", "left").select(

@@ -168,7 +168,7 @@ class Keeper:
     OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, the table's
     micro-batches wait. `alone()` holds back this application's micro-batches, and a lease holds back those of
     other applications. If a merged table has more than `most_bytes` of small files, this keeper does not
-    merge them. A keeper without this limit does.
+    merge them; a keeper without a limit does.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Return whether later checks may be incremental: no query's `step` may return a row now."""
+    """Return whether later checks may be incremental: no query's `step` may currently return a row."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]

@@ -116,11 +116,11 @@ class PinnedTables:
 
     @property
     def subjects(self) -> list[Subject]:
-        """The given tables, whether or not they exist yet."""
+        """The given tables, including tables that do not exist yet."""
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows at its pinned version. With `since` (UTC), older rows are left out.
+        """Return the table's rows at its pinned version. With `since` (UTC), older rows are omitted.
 
         Raises TableError if the pinned version no longer exists.
         """

@@ -2,8 +2,8 @@
 
 During a rebuild, the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
 rows from exactly the silver rows that the table has merged, and upserts the rows that differ. It repeats
-these two steps until nothing differs, so a micro-batch that is still running at the start does no harm. If a
-rebuild is killed, completed commits remain; rerun it to finish.
+these two steps until nothing differs, so it also corrects the rows of a micro-batch that is still running at
+the start. If a rebuild is killed, completed commits remain; rerun it to finish.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ and records skipped with --skip remain unchanged. Gold does not process the chan
 `sequence_by`, because it skips commits that rewrite rows.
 
 A rebuild locks the source's letters (`lakehouse.engine.layers.holding`). A record's outcome depends on other
-records with the same id, so a source with ids is rebuilt as a whole, and its silver waits meanwhile.
+records with the same id, so a source with ids is always rebuilt completely, and its silver step waits
+meanwhile.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def rebuild_silver(
     the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
     and returns the expected result.
 
-    Raises TableError while another process decides about the letters of one of the sources.
+    Raises TableError while another process has locked the letters of one of the sources.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)
@@ -157,7 +158,7 @@ class _SourceRebuild:
         self._paths = self._again.paths
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
-        """Rebuild alone, and record the current id settings at the end; a dry run needs neither."""
+        """Rebuild under the lock, and record the current id settings at the end. A dry run does neither."""
         is_small = self._again.is_small
         with ExitStack() as held:
             if not dry_run:
@@ -205,7 +206,7 @@ class _SourceRebuild:
             work.unpersist()
 
     def _without_id(self, landed: DataFrame) -> int:
-        """Return how many rows get no id from new id settings, because their records are gone from bronze."""
+        """Return how many rows get no id under new id settings, because bronze has lost their records."""
         if self._source.unique_by is None or not self._again.are_other_ids:
             return 0
         rows = self._again.rows_at(tables.version_of(self._lake.spark, self._paths.clean))
@@ -220,7 +221,7 @@ class _SourceRebuild:
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
         """Write newly refused letters, then silver. Finally, close the letters of records now in silver.
 
-        A record that a replay admitted and that has no letter gets one that is closed.
+        If a replay admitted a record that has no letter, the record gets a closed letter.
         """
         if found["_refused"]:
             self._insert_letters(work.where("_refused"), lie)
@@ -247,7 +248,7 @@ class _SourceRebuild:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
         if found["_lost"]:
-            said = "another writer deleted the letter of this replayed record, and its reasons with it"
+            said = "another writer deleted this replayed record's letter, including its reasons"
             admitted = work.where("_lost").withColumn("reasons", F.array(reason(LOST, None, F.lit(said))))
             self._insert_letters(admitted, lie, status=F.lit(REPLAYED))
 

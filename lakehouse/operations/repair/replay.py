@@ -5,8 +5,8 @@ Rows that pass are inserted into silver unless they are already there. Their let
 after these rows have been written. A killed replay may leave open letters with rows in silver. The next
 replay or discard first closes these letters. However often a record is replayed, silver contains it once.
 
-The stream itself may run at the same time, but silver waits if its records have ids. A replay, discard,
-resolve or rebuild, and retention, lock a source's letters against each other
+The stream itself may run at the same time, but silver waits if its records have ids. Replays, discards,
+resolves, rebuilds and retention lock a source's letters, so only one of them runs at a time
 (`lakehouse.engine.layers.holding`).
 
 Records skipped with --skip may fail or hang again. They are validated only if the selection names them.
@@ -120,7 +120,7 @@ def replay(
 
     The allowed lateness is the current value or the value when the record landed, whichever is larger. With
     `allow_late`, a record is late only if retention has deleted the rows that it belongs to. A rerun finds
-    only letters that still fail. Raises TableError while another process decides about a source's letters.
+    only letters that still fail. Raises TableError while another process has locked a source's letters.
 
     A dry run takes no lease, writes nothing, and returns the expected result.
     """
@@ -132,7 +132,7 @@ def replay(
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
     """Discard the selected open letters. A rerun finds no letters.
 
-    Raises TableError while another process decides about a source's letters.
+    Raises TableError while another process has locked a source's letters.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
@@ -263,7 +263,7 @@ class _SelectedLetters:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
         closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
         known = lateness.read(self._lake, silver.query_name(self._source))
-        decided = F.col("admitted").isNotNull().alias(_DECIDED)  # whether the time is in order for good
+        decided = F.col("admitted").isNotNull().alias(_DECIDED)  # whether the event time was already accepted
         chosen = rows.join(waiting.select(*_KEYS, decided), _KEYS).dropDuplicates(_KEYS)
         in_time = F.lit(None).cast("timestamp")
         if not allow_late:
@@ -277,7 +277,7 @@ class _SelectedLetters:
         return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
 
     def _admitted(self, judged: DataFrame, snapshot: Snapshot) -> DataFrame:
-        """Add valid records' admission, later than everything that silver has processed or admitted."""
+        """Add an admission to valid records, later than everything that silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions_in(spark, snapshot)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -336,7 +336,7 @@ class _SelectedLetters:
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> None:
         """Close the letters whose records passed, and update the reasons of the other letters.
 
-        Records that have other faults remain late, even if late records are allowed.
+        Records with other errors remain late, even if late records are allowed.
         """
         passed, reasons = F.size("s.reasons") == 0, F.col("s.reasons")
         if allow_late:
@@ -348,7 +348,7 @@ class _SelectedLetters:
             "admitted": F.coalesce("s.admitted", "t.admitted"),
         }
         found = {"id": F.col("_letter"), "reasons": F.col("reasons"), "admitted": F.col("admitted")}
-        if self._source.unique_by is not None:  # today's settings may read another id
+        if self._source.unique_by is not None:  # the current settings may yield another id
             found |= {"unique_id": F.col(OF_ID), "sequence": F.col(OF_SEQUENCE)}
             verdicts |= {
                 name: F.when(F.col("s.unique_id").isNull(), F.col(f"t.{name}")).otherwise(F.col(f"s.{name}"))

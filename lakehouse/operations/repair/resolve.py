@@ -3,9 +3,9 @@
 A letter is resolved by a silver row. The user either names the row, or names contract columns in which the
 row matches the letter's record. The match must be unique on both sides. The letter's status becomes `resent`,
 and the row's record is added as the letter's last reason. A row resolves at most one letter. Bronze contains
-both records, and silver contains only the second record, so bronze = silver + letters still holds. A rerun
-finds only letters that are still open. The layers may run at the same time. Like a replay, resolving
-locks the source's letters.
+both records, and silver contains only the second record, so the counts still add up: bronze = silver +
+letters. A rerun finds only letters that are still open. The layers may run at the same time. Like a replay,
+resolving locks the source's letters.
 """
 
 from __future__ import annotations

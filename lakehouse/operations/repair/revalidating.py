@@ -1,4 +1,4 @@
-"""What silver and the dead letters should be: processed records, judged again under the current settings."""
+"""Compute the expected silver rows and letters by revalidating processed records with current settings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lakehouse.streams.definition import Source, Stream
 _KEYS = list(COORDINATES)
 
 _Seen = tuple[DataFrame, DataFrame, DataFrame]
-"""The processed records, and silver's rows and letters at one version, which contain all of them."""
+"""The processed records, and silver's rows and letters at a version that includes all of these records."""
 
 
 class Revalidation:
-    """One source's processed records, judged again. Nothing is written, except that missing tables are made.
+    """The revalidation of one source's processed records. It only creates missing tables, and writes no rows.
 
     `are_other_ids` says whether silver was built with different id settings.
     """
@@ -59,7 +59,7 @@ class Revalidation:
 
     @property
     def is_small(self) -> bool:
-        """Whether bronze is so small that planning takes most of the time."""
+        """Whether bronze is so small that query planning takes most of the time."""
         return tables.amount_in(self._lake.spark, [self.paths.bronze]) is Amount.FEW
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:

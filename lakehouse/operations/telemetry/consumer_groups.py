@@ -1,7 +1,7 @@
 """Publish bronze's progress as committed offsets of Kafka consumer groups, for standard lag tools.
 
-The pipeline never reads these offsets, because bronze's tables contain its progress. A background thread
-reads the tables every two seconds and commits offsets that have advanced. A failure is reported once, and the
+The pipeline never reads these offsets, because bronze's tables record its progress. A background thread reads
+the tables every two seconds and commits offsets that have advanced. A failure is reported once, and the
 commit is retried.
 """
 

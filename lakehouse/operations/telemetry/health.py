@@ -1,4 +1,4 @@
-"""Derive a stream's health, in one word, from observations, and what waits in all streams. No I/O."""
+"""Derive each stream's health, in one word, and all streams' backlogs from observations. No I/O."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def health_of(
 
 
 def worst_first(states: Iterable[StreamState]) -> list[StreamState]:
-    """Return the streams, the worst word first, then the word that has applied for the longest time."""
+    """Return the streams, sorted by health (worst first), then by how long it has lasted (longest first)."""
     return sorted(states, key=_badness)
 
 
 def backlogs_of(state: StreamState) -> tuple[Backlog, ...]:
     """Return the backlog of each of a stream's layers, in layer order.
 
-    The backlog of a layer that could not be observed at all is unknown, too. If the stream's state could not
-    be determined, there are no backlogs.
+    If a layer could not be observed, its backlog is unknown. If the stream's state could not be determined,
+    there are no backlogs.
     """
     lags: list[tuple[str, Sequence[PartitionLag | LayerLag]]] = [("bronze", state.partitions)]
     lags += [(layer, [one for one in state.layers if one.layer == layer]) for layer in LAYERS[1:]]
@@ -90,8 +90,8 @@ def backlogs_of(state: StreamState) -> tuple[Backlog, ...]:
 def waiting_of(state: StreamState) -> Backlog | None:
     """Return the backlog of the layer whose oldest record has waited for the longest time.
 
-    Records of unknown age come first. If nothing waits, the result has 0 records. It is None if no record is
-    known to wait and some backlog is unknown.
+    Records of unknown age count as the oldest. If nothing waits, the result has 0 records. It is None if no
+    record is known to wait and some backlog is unknown.
     """
     backlogs = backlogs_of(state)
     known = [one for one in backlogs if one.records is not None]
@@ -101,11 +101,11 @@ def waiting_of(state: StreamState) -> Backlog | None:
 
 
 def summary_of(states: Sequence[StreamState]) -> str:
-    """Return a sentence on all streams: the words other than well, what waits, and for how long.
+    """Return a one-sentence summary: health words other than well, waiting records, and the longest wait.
 
         1 of 4 streams is stopped, 2 are behind; 13,500 records wait, the oldest for 13 min
 
-    The records are the sum of each stream's longest wait (`waiting_of`).
+    The number of records is the sum over the streams' longest-waiting backlogs (`waiting_of`).
     """
     if not states:
         return "There are no streams"
@@ -137,7 +137,7 @@ def _length(backlog: Backlog) -> tuple[bool, float]:
 
 
 def _all_waiting(states: Sequence[StreamState]) -> str:
-    """Return what is known to wait in all streams, and how many streams have an unknown backlog."""
+    """Return a phrase with the number of waiting records and of streams with an unknown backlog."""
     backlogs = [backlogs_of(state) for state in states]
     uncounted = sum(not of or any(one.records is None for one in of) for of in backlogs)
     unknown = f"the backlog of {uncounted} {'stream' if uncounted == 1 else 'streams'} is unknown"
@@ -229,7 +229,7 @@ def _reader(lag: LayerLag, unrun: Mapping[str, datetime | None]) -> str:
 def _unread(
     backlog: _Backlog, unrun: Mapping[str, datetime | None], now: datetime, limit: timedelta
 ) -> Iterator[Health]:
-    """Yield what the backlog's records say about health: nothing if they may wait a little longer."""
+    """Yield the health that a backlog implies, or nothing if no record has waited too long."""
     uncounted = next((one for one in backlog.lags if one.records is None), None)
     if uncounted is not None:
         name = uncounted.topic if isinstance(uncounted, PartitionLag) else uncounted.query
@@ -249,7 +249,7 @@ def _unread(
 
 
 def _hidden(partitions: Sequence[PartitionLag], now: datetime, limit: timedelta) -> Iterator[Health]:
-    """Yield what each topic's open transactions say about health: nothing if all began recently."""
+    """Yield the health that each topic's open transactions imply, or nothing if all of them are recent."""
     for topic in dict.fromkeys(one.topic for one in partitions):
         found = (one.open_transaction for one in partitions if one.topic == topic)
         held = [one for one in found if one is not None]

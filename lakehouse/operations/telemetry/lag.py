@@ -3,8 +3,8 @@
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
 
-The result is correct whether jobs are running, idle or dead. The backlog is 0 once every record has been
-processed. Missing or damaged tables and an unreachable broker are reported as reasons in the result, never as
+The result is correct even if jobs are idle or dead. The backlog is 0 once every record has been processed.
+Missing or damaged tables and an unreachable broker are reported as reasons in the result, never as
 exceptions. A problem in a stream's own tables affects only that stream.
 
 With an object store, an observation takes one request for each table and each export note, and three requests

@@ -6,8 +6,8 @@ A killed process leaves its file behind. The process counts as gone once the fil
 immediately if it ran on this host and no longer exists. The next reader removes the file. Readers and runs
 must share HOME. Times are in UTC, in ISO 8601 format.
 
-A background thread writes the file. Layers do not wait for this thread, and do not fail if it fails. A failed
-write is reported once and retried.
+A background thread writes the file. Layers do not wait for this thread, and its failures do not affect them.
+A failed write is reported once and retried.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Backlog:
     """The records and rows that wait for a layer of a stream.
 
     records  None if some of the layer's backlog is unknown
-    seconds  the age of the oldest one: 0 if nothing waits, None if unknown
+    seconds  the oldest record's age: 0 if nothing waits, None if unknown
     """
 
     layer: str

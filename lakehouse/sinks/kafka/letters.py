@@ -27,7 +27,7 @@ _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
-"""How many times a record may return from a dead-letter topic and be sent to it again."""
+"""The maximum number of times that a record may return from a dead-letter topic and be sent to it again."""
 _OVERHEAD_BYTES = 256  # upper bound for a record and its batch without key, value and headers
 _A_HEADER_BYTES = 12
 

@@ -398,7 +398,7 @@ def commands(spark: SparkSession, statement: str) -> Iterator[str]:
     while plans:
         plan = plans.pop()
         name = str(plan.getClass().getName())
-        is_command = name.endswith(("Command", "Statement"))  # Delta's do not extend Spark's class
+        is_command = name.endswith(("Command", "Statement"))  # Delta's commands do not extend COMMANDS
         if name in RUNNING or is_command or any(is_a(spark, plan, owner) for owner in COMMANDS):
             yield name
         plans += elements(plan.children())
