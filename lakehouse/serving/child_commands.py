@@ -1,8 +1,8 @@
 """Run CLI commands as child processes, one at a time, for callers with the scope `operate`.
 
-An action runs the ordinary command with all its guarantees, and its output shows the progress. The server
-keeps the last hundred actions until it stops. An action is stopped if a caller cancels it, if it exceeds the
-time limit, or if the server stops. Its process then gets SIGTERM, followed by SIGKILL if it does not exit.
+An action runs the ordinary command, with the same guarantees. Its output shows the progress. The server keeps
+the last hundred actions until it stops. An action is stopped if a caller cancels it, if it exceeds the time
+limit, or if the server stops. Its process then gets SIGTERM, followed by SIGKILL if it does not exit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Running:
 
 
 class Actions:
-    """Commands run with `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
+    """Runs `program` (default: this installation's `lakehouse`), each command for at most `deadline_s`.
 
     Python's `-P` keeps the program from importing modules from the working directory.
     """
@@ -124,7 +124,7 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Begin to stop an action. Return the action, or None if the id is unknown.
+        """Ask an action to stop. Return the action, or None if the id is unknown.
 
         The action may take a while to stop.
         """
@@ -156,7 +156,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Begin to stop an action, unless it is already being stopped. Return the task that stops it."""
+        """Start a task that stops an action, unless there already is one. Return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending

@@ -89,7 +89,7 @@ def test_a_record_that_has_not_landed_is_told_as_json() -> None:
         "ingested_at": None,
         "reason": "not landed yet: bronze reads partition 0 from offset 9 on",
     }
-    assert stream["silver"]["reason"] == "bronze has no record"
+    assert stream["silver"]["reason"] == "bronze does not contain it"
     assert stream["gold"][0]["sent"]["version"] == 0
 
 

@@ -165,7 +165,7 @@ def test_a_refused_record_has_its_letter_and_no_payload(lake: ServedLake) -> Non
     assert (found.silver.is_there, found.silver.reason) == (False, "it is a dead letter")
     (row,) = found.gold
     assert (row.key, row.is_there) == (None, None)
-    assert row.reason == "silver.transactions has no row, and the key follows only from that row"
+    assert row.reason == "the key is unknown, because silver.transactions has no row for the record"
     assert "secret" not in str(found)
 
 
@@ -197,11 +197,11 @@ def test_a_record_that_bronze_has_read_past_was_deleted_skipped_or_never_there(l
     seen = state(TRANSACTIONS)
     never = why_absent(lake, 7, seen)
     assert never is not None
-    assert never.startswith("bronze has read past it, and Kafka had no record there: a transaction marker")
+    assert never.startswith("bronze has read past it: it is a transaction marker")
     first = "before the first record that bronze read: Kafka no longer had it"
     assert why_absent(lake, 5, seen) == first
     late = replace(TRANSACTIONS, sources=(replace(SOURCE, start="latest"),))
-    assert why_absent(lake, 5, seen, streams=[late]) == f"{first}, or start = 'latest' left it out"
+    assert why_absent(lake, 5, seen, streams=[late]) == f"{first}, or start = 'latest' excluded it"
     gone = [{"topic": TOPIC, "partition": 0, "last": 3}, {"topic": TOPIC, "partition": 1, "last": 9}]
     lake.write_spec(RETENTION, [{"table": "bronze.transactions", "gone": gone, "at": NOON}])
     deleted = "deleted by retention, which has deleted the partition up to offset 3"
@@ -242,7 +242,7 @@ def test_a_row_that_is_not_in_gold_waits_or_was_removed(lake: ServedLake) -> Non
 
     waiting = (False, "2 rows of silver.transactions wait for gold.user_transactions_5m")
     assert row(state(TRANSACTIONS, gold=2)) == waiting
-    removed = "every row is merged; later records, retention or a rebuild have removed this one"
+    removed = "every row is merged; later records, retention or a rebuild have removed the row with this key"
     assert row(state(TRANSACTIONS)) == (False, removed)
     lake.write(USER_TRANSACTIONS_5M, [transactions("u1", NOON_MS, "3")])
     assert row(state(TRANSACTIONS, gold=2)) == (True, waiting[1])
@@ -266,7 +266,7 @@ def test_rows_that_are_not_sent_are_told_with_the_reason(lake: ServedLake) -> No
     assert why(closed) == f"{waits}; the gate is closed: keys repeat"
     assert why(exported(4, "redis")) == "redis may lack rows that were sent to other stores"
     assert why(replace(whole, queries=(), lake_reason="broken")) == (
-        "it is unknown how far gold.user_transactions_5m has been sent: broken"
+        "it is unknown which version of gold.user_transactions_5m has been sent: broken"
     )
 
 
@@ -301,7 +301,7 @@ def test_a_table_without_windows_has_the_key_of_the_record_and_a_side_table_may_
     assert told.key == {"product": "book", "partition": 0, "offset": 7}
     assert told.is_there is False
     assert told.reason == (
-        "gold.product_sales has merged every row, and keeps no row of gold.sales_notifications for this one"
+        "gold.product_sales has merged every row, but this record has no row in gold.sales_notifications"
     )
 
 
@@ -311,8 +311,8 @@ def test_a_key_that_several_tables_make_together_is_not_guessed(lake: ServedLake
     row = found["gold.call_records"]
     assert (row.key, row.is_there) == (None, None)
     assert row.reason == (
-        "a row of gold.call_records is made of rows of silver.call_analytics and silver.call_metrics "
-        "together, so its key does not follow from one of them"
+        "a row of gold.call_records combines rows of silver.call_analytics and silver.call_metrics, "
+        "so one of them does not determine its key"
     )
 
 
@@ -366,6 +366,8 @@ def test_a_lake_without_tables_says_so_in_every_layer(lake: ServedLake) -> None:
     seen = Observation(NOON, (StreamState("transactions", Health(Word.UNKNOWN, nowhere)),), nowhere)
     (found,) = searching(lake, [TRANSACTIONS]).find(Place(TOPIC, 0, 7), seen).streams
     assert found.bronze.reason == f"bronze has no position in partition 0: {nowhere}"
-    assert found.silver.reason == "bronze has no record"
+    assert found.silver.reason == "bronze does not contain it"
     (row,) = found.gold
-    assert row.sent.reason == f"it is unknown how far gold.user_transactions_5m has been sent: {nowhere}"
+    assert row.sent.reason == (
+        f"it is unknown which version of gold.user_transactions_5m has been sent: {nowhere}"
+    )

@@ -37,7 +37,7 @@ let places = new Map();
 
 /**
  * Give each series name a colour and a dash, the same in all charts. Names that are shown already keep theirs;
- * new ones get free ones in alphabetical order. To be called with the names of all charts before they are made.
+ * new names get free ones in alphabetical order. Call it with the names of all charts before drawing them.
  */
 export function distinguish(names) {
   const shown = new Set(names);
@@ -54,7 +54,7 @@ export function distinguish(names) {
   places = kept;
 }
 
-/** How the line of a series looks; the first 24 names look different. */
+/** The style of a series' line; the first 24 names have different styles. */
 function lineOf(name) {
   const at = places.get(name) ?? 0;
   const index = at % COLOURS.length;

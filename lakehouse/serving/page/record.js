@@ -82,7 +82,7 @@ function part(title, data, pathAt) {
   return node;
 }
 
-/** JSON with one line per member; its tokens are unchanged, but JSON in a string is laid out, too, after a mark. */
+/** JSON with one line per member. Tokens are unchanged, except that JSON in a string is also laid out, after a mark. */
 export function laidOut(text, indent = 0) {
   const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs) ?? [];
   let depth = indent;

@@ -1,10 +1,10 @@
-// What several views read from the status: what is unknown, rates, and when each layer wrote last.
+// Facts that several views derive from the status: unknown values, rates, and the last write of each layer.
 
 import { el } from "./dom.js";
 import { clock } from "./format.js";
 import { live, perSecond } from "./live.js";
 
-/** Notices about what is unknown: no status, an old one, or a lake or broker that cannot be read. */
+/** Notices about missing data: no status, an old status, or an unreadable lake or broker. */
 export function troubles() {
   const notice = (text) => el("p", { class: "notice" }, text);
   if (live.isMissing) {
@@ -27,7 +27,7 @@ export function briefReason({ health }, status) {
   return what === "" ? "see above" : `${what} cannot be read: see above`;
 }
 
-/** Whether no process runs a stream although the reason for its health does not say so. */
+/** Whether no process runs a stream, and the reason for its health does not already say so. */
 export function isUnrun({ runs, health }) {
   return runs.length === 0 && !health.isUnrun;
 }
@@ -52,7 +52,7 @@ export function landing(stream) {
   return perSecond(stream.name, (state) => total(state?.partitions.map((one) => one.position)));
 }
 
-/** Seconds since a layer, or without one any layer, last wrote or sent rows; null if that is unknown or never was. */
+/** Seconds since a layer (by default, any layer) last wrote or sent rows; null if it never has, or if that is unknown. */
 export function writtenAgoS({ queries }, now, layer = null) {
   const times = queries.filter((one) => one.doneAt !== null && (layer === null || one.layer === layer)).map((one) => new Date(one.doneAt));
   return times.length === 0 ? null : (new Date(now) - Math.max(...times)) / 1000;

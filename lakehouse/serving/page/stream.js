@@ -69,7 +69,7 @@ function told(state, now) {
   ];
 }
 
-/** The backlog of each step in each of its sources, which steps fail, and which stores lack rows. */
+/** The backlog of each step in each of its sources, the failing steps, and the stores that lack rows. */
 function stepsOf(state) {
   const queries = new Map(state.queries.map((one) => [one.name, one]));
   const landed = state.backlogs.find((one) => one.layer === "bronze");

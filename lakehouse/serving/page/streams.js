@@ -1,4 +1,4 @@
-// The overview's table: a line for each stream, worst first, and below it the reasons.
+// The overview's table: a line for each stream, worst first, with the reasons below it.
 
 import { query } from "./api.js";
 import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
@@ -39,7 +39,7 @@ export function address(name) {
   return `#/streams/${encodeURIComponent(name)}`;
 }
 
-/** The table and the reasons: their node, and `update` with the newest status, whose streams are in order. */
+/** The table and the reasons: their node, and `update`, which takes a status and keeps the order of its streams. */
 export function streamsTable() {
   const body = el("tbody", {});
   const table = el("table", { class: "streams" }, el("caption", { class: "unseen" }, CAPTION), ...spans(), headings(), body);
@@ -131,7 +131,7 @@ function letters({ name, openLetters: open }) {
   return open === null ? "?" : el("a", { href: link, key: link, "aria-label": about }, exact(open));
 }
 
-/** A line for each reason that is not good news; streams with the same one share a line. */
+/** A line for each problem; streams with the same problem share a line. */
 function told(status) {
   const lines = new Map();
   for (const stream of status.streams) {

@@ -105,7 +105,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 class WantedLetters:
     """A filter for letters. A letter must match all given conditions. Times are in epoch microseconds.
 
-    `text` must occur in the message of one of the letter's reasons, in any case.
+    `text` must occur in the message of one of the letter's reasons; case is ignored.
     """
 
     stream: str | None = None

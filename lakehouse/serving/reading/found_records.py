@@ -57,12 +57,12 @@ class LetterOf:
 
 @dataclass(frozen=True)
 class Sent:
-    """How far a gold table has been sent. `topic` is None if the table is sent only to other stores.
+    """The export's progress in a gold table. `topic` is None if only stores receive the table.
 
-    `version` is the table's newest version, and `sent_version` the last version whose changes the export has
-    sent, at `sent_at` (UTC); None if there is none. `rows_waiting` counts change-feed rows, and is None if
-    that is unknown. `behind` names stores that lack rows. `reason` says why a row may not have been sent;
-    None if every version has been.
+    `version` is the table's newest version. `sent_version` is the last version whose changes the export has
+    sent, and `sent_at` the time (UTC) when it did so; both are None if nothing has been sent. `rows_waiting`
+    counts change-feed rows, and is None if that is unknown. `behind` names stores that lack rows. `reason`
+    says why a row may not have been sent, and is None if every version has been sent.
     """
 
     topic: str | None
@@ -78,9 +78,9 @@ class Sent:
 class InGold:
     """The row of a gold table with which the record is merged.
 
-    `key` maps key columns to values, with times as datetimes (UTC), and is None if it cannot be told from the
-    silver row. `is_there` says whether a row with this key exists, and is None if the key is None. `reason`
-    says why the key is unknown, why there is no row, or why the row may not contain the record yet.
+    `key` maps key columns to values, with times as datetimes (UTC), and is None if it cannot be computed from
+    the silver row. `is_there` says whether a row with this key exists, and is None if the key is None.
+    `reason` says why the key is unknown, why there is no row, or why the row may not contain the record yet.
     """
 
     table: str

@@ -42,7 +42,7 @@ def unsent(state: StreamState, query: QueryState | None, source: str, version: i
     `query` is the table's export, and `version` the table's version; each is None if it is unknown.
     """
     if query is None or version is None:
-        return f"it is unknown how far {source} has been sent{_because(state)}"
+        return f"it is unknown which version of {source} has been sent{_because(state)}"
     if query.done is None:
         return "nothing has been sent yet"
     parts = [] if query.done >= version else [unread(state, query.name, source)]

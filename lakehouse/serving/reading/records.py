@@ -4,8 +4,8 @@ A record is named by its topic, partition and offset, which are the key of bronz
 
     bronze    the row, or why not: bronze's position, ops.data_losses, ops.retention
     silver    the row, a dead letter, or both; or silver's backlog in bronze
-    gold      the rows whose key follows from the silver row (`lakehouse.serving.reading.row_keys`)
-    sent      gold's version and the version that its export has reached, as in `lakehouse status`
+    gold      the rows whose key the silver row determines (`lakehouse.serving.reading.row_keys`)
+    sent      gold's version, and the version that the export has sent, as in `lakehouse status`
 
 A gold row merges many records, so "there" means that the row with this key exists, and `reason` says if the
 record may still be waiting to be merged.
@@ -115,7 +115,7 @@ class RecordSearch:
         return FoundRecord(place.topic, place.partition, place.offset, tuple(found))
 
     def places_of_id(self, id_: str) -> list[Place]:
-        """Return the places of records with this id in silver and in letters, at most twenty.
+        """Return the coordinates of records with this id in silver and in letters, at most twenty.
 
         Only streams whose records have ids (`unique_by`) are searched.
         """
@@ -128,7 +128,7 @@ class RecordSearch:
         return sorted(found)[:_MOST_PLACES]
 
     def places_of_letter(self, prefix: str) -> list[Place]:
-        """Return the places of the records with letters whose id begins with this prefix, at most twenty."""
+        """Return the coordinates of records with letters whose id begins with this prefix, at most twenty."""
         return sorted({_place(row) for row in self._letters.beginning(prefix).value})[:_MOST_PLACES]
 
     def _table(self, layer: str, name: str) -> Table:
@@ -160,7 +160,7 @@ class RecordSearch:
         )
 
     def _why_gone(self, wanted: _Wanted) -> str:
-        """Return why bronze has read past the offset and has no row for it."""
+        """Return why bronze has no row for an offset that it has read past."""
         place, source = wanted.place, wanted.source
         for row in _all_of(self._losses, _losses_at(place)):
             first, last = row["first_offset"], row["last_offset"]
@@ -175,14 +175,14 @@ class RecordSearch:
             return f"deleted by retention, which has deleted the partition up to offset {max(taken):,}"
         if delta.read_or(self._bronze[source.table], _has_before(place), nothing=False).value:
             return (
-                "bronze has read past it, and Kafka had no record there: a transaction marker, an aborted or "
-                "a compacted record; or another writer has deleted the row"
+                "bronze has read past it: it is a transaction marker, or an aborted or compacted record, or "
+                "another writer has deleted the row"
             )
-        start = "" if source.start == "earliest" else f", or start = {source.start!r} left it out"
+        start = "" if source.start == "earliest" else f", or start = {source.start!r} excluded it"
         return f"before the first record that bronze read: Kafka no longer had it{start}"
 
     def _silver_row(self, wanted: _Wanted) -> Row | None:
-        """Return the columns of the silver row that are not payload: its event time, and gold's keys."""
+        """Return the silver row's columns without payload: the event time, and the columns of gold's keys."""
         keys = (row_keys.columns_for(wanted.source, table) for _, table in wanted.gold)
         columns = tuple(dict.fromkeys(("event_time", *(name for names in keys for name in names))))
         return delta.read_or(self._silver[wanted.source.table], _row_at(wanted.place, columns), None).value
@@ -200,15 +200,15 @@ class RecordSearch:
                 "the letter; `lakehouse audit` compares them"
             )
         elif _all_of(self._retention, _retained(wanted.silver)):
-            why = "bronze has no record; if silver had a row, retention has deleted it"
+            why = "bronze does not contain it; if silver had a row, retention has deleted it"
         else:
-            why = "bronze has no record"
+            why = "bronze does not contain it"
         return InSilver(wanted.silver, is_there=False, reason=why)
 
     def _in_gold(self, wanted: _Wanted, main: GoldTable, table: MergedTable, row: Row | None) -> InGold:
         name, sent = f"gold.{table.name}", self._sent(table, wanted.state)
         if row is None:
-            why = f"{wanted.silver} has no row, and the key follows only from that row"
+            why = f"the key is unknown, because {wanted.silver} has no row for the record"
             return InGold(name, None, None, why, sent)
         key = row_keys.key_of(wanted.source, main, table, row)
         if key.columns is None:
@@ -244,8 +244,8 @@ def _why_no_row(main: GoldTable, table: MergedTable, *, is_there: bool) -> str |
     if is_there:
         return None
     if table is not main:
-        return f"gold.{main.name} has merged every row, and keeps no row of gold.{table.name} for this one"
-    return "every row is merged; later records, retention or a rebuild have removed this one"
+        return f"gold.{main.name} has merged every row, but this record has no row in gold.{table.name}"
+    return "every row is merged; later records, retention or a rebuild have removed the row with this key"
 
 
 def _all_of(table: Table, read: delta.Read[list[Row]]) -> list[Row]:

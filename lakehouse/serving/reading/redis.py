@@ -134,9 +134,9 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the pipeline's answers. The last one is a mapping that merges the sections of INFO.
+    """Execute a Redis pipeline, and return the answers. The last one merges the sections of INFO.
 
-    The mapping is empty if the user may not run INFO.
+    It is empty if the user may not run INFO.
     """
     *answers, server, stats = await pipeline.execute(raise_on_error=False)
     may_tell = not isinstance(server, NoPermissionError)

@@ -37,8 +37,8 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
     silver, defaults = f"silver.{source.table}", _defaults(main)
     if defaults is None:
         tables = " and ".join(f"silver.{name}" for name in main.reads)
-        why = f"a row of gold.{table.name} is made of rows of {tables} together"
-        return RowKey(None, f"{why}, so its key does not follow from one of them")
+        why = f"a row of gold.{table.name} combines rows of {tables}"
+        return RowKey(None, f"{why}, so one of them does not determine its key")
     columns, found = silver_schema(source).names, dict[str, Any]()
     for name in table.keys:
         if name in columns:
@@ -49,7 +49,7 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
             return RowKey(None, f"the key column {name} of gold.{table.name} is not a column of {silver}")
     lacking = [name for name, value in found.items() if value is None]
     if lacking:
-        return RowKey(None, f"{', '.join(lacking)} of {silver} is null, and part of gold.{table.name}'s key")
+        return RowKey(None, f"gold.{table.name}'s key needs {', '.join(lacking)} of {silver}, which is null")
     return RowKey(found)
 
 

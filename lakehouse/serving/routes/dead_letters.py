@@ -48,8 +48,8 @@ Text = Annotated[
     Query(
         min_length=1,
         max_length=200,
-        description="Only letters with a message that contains this text, in any case. Messages may end with "
-        "the refused value, cut to 80 characters.",
+        description="Only letters with a message that contains this text, ignoring case. Messages may end "
+        "with the refused value, cut to 80 characters.",
     ),
 ]
 Status = Annotated[

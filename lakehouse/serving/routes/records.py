@@ -29,10 +29,10 @@ def router(lookups: Lookups, records: RecordSearch, observer: Observer) -> APIRo
 
     @routes.get("/{topic}/{partition}/{offset}")
     async def record(topic: Topic, partition: Partition, offset: Offset) -> Response:
-        """Return where a record is: bronze, silver, dead letters, its gold rows, and how far they are sent.
+        """Return a record's rows in bronze, silver, dead letters and gold, and the version of gold sent.
 
-        If a layer does not contain the record, its `reason` says why. `key` is null if a gold row's key does
-        not follow from the silver row. `isThere` says whether the row with this key exists.
+        If a layer does not contain the record, its `reason` says why. `key` is null if the silver row does
+        not determine a gold row's key. `isThere` says whether the row with this key exists.
         """
         why = records.unread_topic(topic)
         if why is not None:

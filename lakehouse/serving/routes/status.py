@@ -60,8 +60,8 @@ def router(
     async def status() -> Response:
         """Return each stream's state, worst first, and a `summary` of all; at most one second old.
 
-        A stream's `backlogs` are those of its layers, and `waiting` is the one with the longest wait, as in
-        `lakehouse status`: null if it is unknown whether records wait.
+        `backlogs` contains a stream's backlog in each layer. `waiting` is the one with the longest wait, as
+        in `lakehouse status`, or null if it is unknown whether any record is waiting.
         """
         return plain(in_camel_case(_seen(await observed.seen())))
 

@@ -45,7 +45,7 @@ class Access:
     """Rules for access to the server.
 
     `tokens` is None if no token is required. A request's Host must be one of `hosts`. `is_https` means that
-    browsers reach the server only over HTTPS, served by itself or by a proxy. `refusals` limits the rate at
+    browsers reach the server only over HTTPS, directly or through a proxy. `refusals` limits the rate at
     which each address may send requests without a valid token.
     """
 
