@@ -77,7 +77,7 @@ def exit_with(app: typer.Typer) -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - even a defect; Python would print its message unescaped
+    except Exception as error:  # noqa: BLE001 - includes bugs, whose messages Python would print unescaped
         _print_failure(error)
         sys.exit(1)
 

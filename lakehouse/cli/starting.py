@@ -27,9 +27,9 @@ def run_chosen(
 ) -> None:
     """Run layers of the streams with these names, or of all streams if none are given.
 
-    The settings are those that `load_settings` has read. With `gate`, gold is exported only while the suites
-    of all streams hold. Raises SettingsError for an unknown stream and for settings that no stream fits, and
-    the errors of `run_layers`.
+    The settings must come from `load_settings`. With `gate`, gold is exported only while the suites of all
+    streams hold. Raises SettingsError for an unknown stream or settings that do not fit the streams, and the
+    errors of `run_layers`.
     """
     from lakehouse.operations.lines import shown_lines
     from lakehouse.streams.names import chosen_names

@@ -192,8 +192,8 @@ def replay(
     Letters that still fail remain open, with their new reasons. Records that were skipped with --skip are
     included only if you select them with --rule skipped, --offset or --id. You can run the command at any
     time, even while the layers are running. You can also repeat it, because silver receives each record only
-    once. The command is refused while silver is being rebuilt, or while another command decides about the
-    same letters.
+    once. The command is refused while silver is being rebuilt, or while another command is changing the same
+    letters.
     """
     from lakehouse.cli.reports import dead_letters as report
     from lakehouse.engine.ops_tables.event_table import recorded

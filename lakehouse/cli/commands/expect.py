@@ -50,7 +50,7 @@ def expect(
         int | None, typer.Option(min=0, help="The table version to check; requires exactly one table.")
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Show the results of the last runs; check nothing.")
+        bool, typer.Option("--history", help="Show the results of the last runs instead of checking.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:

@@ -25,7 +25,7 @@ app = typer.Typer()
 @app.command()
 def find(
     record: Annotated[
-        str | None, typer.Argument(metavar="TOPIC/PARTITION/OFFSET", help="The record's place in Kafka.")
+        str | None, typer.Argument(metavar="TOPIC/PARTITION/OFFSET", help="The record's Kafka coordinates.")
     ] = None,
     *,
     id_: Annotated[
@@ -37,7 +37,7 @@ def find(
     ] = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show where a record is: bronze, silver, dead letters, its gold rows, and how far they have been sent.
+    """Show a record's rows in bronze, silver, dead letters and gold, and which gold version has been sent.
 
     If a layer does not contain the record, the report says why. The record's content is not shown, apart from
     the keys of its gold rows and the reasons of its letters. An id may match several records; at most twenty
@@ -75,7 +75,7 @@ def find(
 
 
 def _place_in(text: str) -> tuple[str, int, int]:
-    """Return the topic, partition and offset in a record's place. Raises SettingsError for any other text."""
+    """Parse TOPIC/PARTITION/OFFSET. Raises SettingsError for any other text."""
     found = re.fullmatch(r"([^/]+)/(\d{1,10})/(\d{1,19})", text, re.ASCII)
     if found is None or int(found[2]) > _MOST_PARTITION or int(found[3]) > _MOST_OFFSET:
         raise SettingsError(f"{text}: expected TOPIC/PARTITION/OFFSET, such as transactions-topic/0/17")

@@ -27,7 +27,7 @@ def maintain(
     stream: StreamOption = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the rows and files to be removed, and change nothing.")
+        bool, typer.Option("--dry-run", help="List the rows and files to remove, without changing anything.")
     ] = False,
 ) -> None:
     """Delete old rows, merge small files, remove unneeded files and commits, and clear fold state.

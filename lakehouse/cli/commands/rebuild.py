@@ -63,7 +63,7 @@ def rebuild(
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report the changes and the amount of data read; write no row.")
+        bool, typer.Option("--dry-run", help="Report changes and the amount of data read, but write no row.")
     ] = False,
 ) -> None:
     """Recompute rows from the layer below, and write those that differ. The streams can keep running.
@@ -100,7 +100,7 @@ def rebuild(
                 lake, one, landed, now, allow_late=allow_late, dry_run=dry_run
             )
             _say(done, one, console, dry_run=dry_run)
-            if not dry_run:  # even if silver is as it should be: an earlier rebuild may have been killed
+            if not dry_run:  # even if silver is already correct: an earlier rebuild may have been killed
                 _await_gold(lake, one)
                 _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
 

@@ -28,7 +28,7 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The text shown for a key without a value, unless the text is `-`."""
+"""The texts shown for some keys without a value. All others are shown as `-`."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 

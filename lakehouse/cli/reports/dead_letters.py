@@ -135,7 +135,7 @@ def _say_in_flight(count: int, console: Console) -> None:
     if count:
         _say(
             console,
-            f"{count:,} belong to a micro-batch that silver has not finished, and remain open until then",
+            f"{count:,} belong to a micro-batch that silver has not finished, and remain open until it has",
         )
 
 

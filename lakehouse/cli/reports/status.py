@@ -139,7 +139,7 @@ def _reasons(states: Iterable[StreamState], above: Sequence[str]) -> Iterator[Re
 
 
 def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
-    """Yield a line for each closed gate of a stream that has a worse problem."""
+    """Yield a line for each closed gate, if its stream has a worse problem."""
     for state in states:
         gate = state.gate
         if gate is not None and not gate.is_open and state.health.word is not Word.BLOCKED:
@@ -169,7 +169,7 @@ def _layers(run: Run) -> str:
 
 
 def _streams(run: Run, states: Sequence[StreamState]) -> str:
-    """Return which of the streams a process runs, unless it runs all of them."""
+    """Return the names of the streams that a process runs, or nothing if it runs all of them."""
     names = [state.name for state in states if state.name in run.streams]
     if len(names) == len(states):
         return ""

@@ -33,7 +33,7 @@ KEYS = {
     "null_field": "if the field may be null, declare required = false",
     "empty_string": "if the field may be empty, declare required = false",
 }
-"""The rules for which a key of the stream's declaration may help, each with advice on that key."""
+"""Rules that a key in the stream's declaration can satisfy, each with advice on that key."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ next call begins at least three times `gap_s` later:
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-A call begins at the given time of its first sample. Each later record has a time of its own, which is never
-after the given time of its sample, because records are sent in time order. The last calls are compressed in
-time but still get all their records, so at most one call is one-sided because the run ends.
+A call begins at the given time of its first sample. Each later record has its own time, which is never after
+the given time of its sample, because records are sent in time order. The last calls are compressed in time
+but still get all their records, so at most one call is one-sided because the run ends.
 
 `mixing` lists the kinds of samples. Late samples within the allowed lateness form separate calls between
 pairs without earlier calls. Late samples beyond the allowed lateness are single records from such pairs.

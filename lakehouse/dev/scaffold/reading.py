@@ -1,4 +1,4 @@
-"""Read sample records: keep the JSON objects, and say which lines are left out, and why."""
+"""Read sample records: keep the JSON objects, and report which other lines are left out, and why."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return the times one second and one day after the record's time; the first is None without a time."""
+    """Return one second and one day after the record's time; if it has none, None and a late time."""
     value = None if time is None else value_at(record, time.field.names)
     if time is None or value is None:
         return None, "2100-01-01T00:00:00Z"

@@ -1,4 +1,4 @@
-"""Fill in the templates for a new package's stream, suites and tests. They are stored beside this module."""
+"""Fill in the templates for a new package's stream, suites and tests. They are stored next to this module."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tests_text(
 
 @dataclass(frozen=True)
 class Call:
-    """A record of a topic that yields a row, which closes between the two times."""
+    """A record of a topic that yields a row. The row is open at `now`, and closed at `later`."""
 
     topic: str
     record: Record

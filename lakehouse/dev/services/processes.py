@@ -108,7 +108,7 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Return whether a command line belongs to this service, and to this home if it names one."""
+        """Return whether a command line belongs to this service and, if it names a home, to this home."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:

@@ -269,6 +269,6 @@ def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None
         "1 were already in silver",
         "3 still fail: late 2, not_json 1",
         "2 no longer have a row in bronze and remain open",
-        "4 belong to a micro-batch that silver has not finished, and remain open until then",
+        "4 belong to a micro-batch that silver has not finished, and remain open until it has",
         "2 discarded: late 2",
     ]
