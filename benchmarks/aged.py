@@ -1,8 +1,8 @@
-"""Old tables for `benchmarks.ageing`, as a lake has them after many days of running and upkeep.
+"""Old tables for `benchmarks.ageing`, like those of a lake after many days of running and upkeep.
 
 Spark generates the rows in time order, in files of about the size that maintenance writes. Readers of a table
 skip the commit that adds the rows, just as they skip a compaction. Then the log is lengthened with commits
-that contain only commit information. Beside each commit is the checksum file that Delta would write.
+that contain only commit information. Each commit gets the checksum file that Delta would write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakehouse.storage.tables.log import CHECKPOINT_INTERVAL
 from lakehouse.streams.definition import Stream
 
 DAYS = 90
-"""The age for which the row counts below are meant. Lakes with fewer days have as many rows per day."""
+"""The age to which the row counts below apply. Lakes with fewer days have the same number of rows per day."""
 
 ROWS = 5_000_000
 _FEWER = {
@@ -261,8 +261,8 @@ def _value(row: _Row) -> Column:
 def _lengthen_log(lake: Lake, path: str) -> None:
     """Add empty commits until the log is long enough, with checkpoints at the usual interval.
 
-    The commits and checkpoints are hard links to the same few files. To write and remove as many files would
-    take longer than the measurement.
+    The commits and checkpoints are hard links to the same few files. Writing and removing that many separate
+    files would take longer than the measurement.
     """
     log, version = Path(path) / "_delta_log", tables.version_of(lake.spark, path)
     delta.write_checkpoint(delta.log_of(lake.spark, path))

@@ -97,12 +97,14 @@ class Cost:
 @app.command()
 def ageing(
     *,
-    days: Annotated[list[int] | None, typer.Option(min=1, help="Days; by default 10, 30 and 90.")] = None,
+    days: Annotated[
+        list[int] | None, typer.Option(min=1, help="Ages in days; by default 10, 30 and 90.")
+    ] = None,
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default all.")] = None,
     events: Annotated[int, typer.Option(min=100, help="Events of each stream in a round.")] = 3_000,
     late: Annotated[float, typer.Option(min=0, max=1, help="Share of events up to seven days late.")] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Warm-up rounds before these.")] = 3,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up rounds before the measured ones.")] = 3,
     by_layer: Annotated[bool, typer.Option(help="Also measure layer by layer.")] = True,
     jobs: Annotated[
         bool, typer.Option(help="Also measure each layer as a process, from start to end.")
@@ -114,12 +116,12 @@ def ageing(
     streams = choose(stream or [], load_settings())
     plan, ages = Plan(streams, events, late, by_layer, jobs), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
-    with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then the measurements so far are shown
+    with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # the measurements so far are still shown
         for number in range(warmup + rounds):
             for one in lakes if number % 2 else lakes[::-1]:
                 found += [cost for cost in _measure(one, plan, number) if number >= warmup]
             console.print(f"round {number + 1} of {warmup + rounds}")
-    _show(found, ages, f"{events:,} events of a stream in each of {rounds} rounds")
+    _show(found, ages, f"{events:,} events of each stream in each of {rounds} rounds")
     if json_ is not None:
         json_.write_text(json.dumps([asdict(one) for one in found], indent=1))
     _draw(plot, found, ages)
@@ -141,7 +143,9 @@ def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
                 keeper.keep(task, utc_now())
             if one.days:
                 aged.lengthen_logs(one.lake, streams)
-            console.print(f"a lake of {one.days} days, made and tidied in {time.monotonic() - began:.0f} s")
+            console.print(
+                f"a lake of {one.days} days, created and maintained in {time.monotonic() - began:.0f} s"
+            )
         yield found
 
 
@@ -227,7 +231,7 @@ def _cost(step: str, one: Aged, number: int, passed: Sequence[tuple[float, float
 
 
 def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
-    table = Table(title=f"{title}: medians, and of the ratios to the young lake in the same round")
+    table = Table(title=f"{title}: medians, and median ratios to the young lake in the same round")
     table.add_column("step", no_wrap=True)
     for days in ages:
         table.add_column(f"{days} days: CPU-s" if days else "young: CPU-s", justify="right")

@@ -54,7 +54,7 @@ class Pipeline:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not any(line["message"].startswith("running") for line in self.lines()):
             if self.popen.poll() is not None or time.monotonic() > deadline:
-                raise LakehouseError(f"the pipeline did not come up: {self._errors.read_text()[-2000:]}")
+                raise LakehouseError(f"the pipeline did not start: {self._errors.read_text()[-2000:]}")
             time.sleep(0.05)
 
     def kill_and_start_again(self) -> None:
@@ -149,7 +149,7 @@ def sampled(processes: Callable[[], Sequence[psutil.Process]]) -> Iterator[Used]
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """Return the CPU time of a process. Only for a JVM does it include children, its Python workers."""
+    """Return the CPU time of a process. For a JVM, it includes the Python workers, which are its children."""
     if process.name() == "java":
         return cpu_seconds(process)
     times = process.cpu_times()

@@ -64,13 +64,22 @@ def bench_services() -> Iterator[Settings]:
 def backlog(
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")] = None,
     events: Annotated[int, typer.Option(min=1, help="Events of each stream in the backlog.")] = 1_000_000,
-    warmup: Annotated[int, typer.Option(min=0, help="Events that go through all layers first.")] = 300_000,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Warm-up events that go through all layers first.")
+    ] = 300_000,
     faults: Annotated[
-        float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
+        float,
+        typer.Option(
+            min=0,
+            max=0.25,
+            help="Share of malformed events, which is also the share of late and of repeated ones.",
+        ),
     ] = 0.0,
     *,
-    wide: Annotated[bool, typer.Option("--wide", help="Two rows for three events, over months.")] = False,
-    by_layer: Annotated[bool, typer.Option("--by-layer", help="Layer by layer.")] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Two gold rows for every three events, spread over months.")
+    ] = False,
+    by_layer: Annotated[bool, typer.Option("--by-layer", help="Run one layer after the other.")] = False,
 ) -> None:
     """Catch up with a backlog: all layers together, or layer by layer with the cost of each layer."""
     streams = choose(stream or ["metrics"], load_settings())
@@ -83,7 +92,9 @@ def backlog(
             run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         for _, load in loads:
             send(replace(load, malformed=faults, late=faults, duplicates=faults), settings)
-        title = f"backlog of {events:,} events each of {', '.join(names)} after {warmup:,} to warm up"
+        title = (
+            f"backlog of {events:,} events for each of {', '.join(names)}, after {warmup:,} warm-up events"
+        )
         table = Table(title=title)
         for heading in (
             "layer",
@@ -124,11 +135,11 @@ def _catch_up(
 @app.command()
 def hot(
     events: Annotated[int, typer.Option(min=1, help="Transactions in each run.")] = 1_000_000,
-    repeat: Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")] = 2,
+    repeat: Annotated[int, typer.Option(min=1, help="How often each case is measured.")] = 2,
 ) -> None:
     """Compare silver and gold of transactions with and without a user who causes half of the traffic."""
     streams = choose(["transactions"], load_settings())
-    table = Table(title=f"{events:,} transactions, with one user's share of them")
+    table = Table(title=f"{events:,} transactions, by the share of one user")
     for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
         table.add_column(heading, justify="right")
     with bench_services() as settings, open_lake(settings, "bench hot", brief=False) as lake:
@@ -161,7 +172,7 @@ def _add(table: Table, name: str, usage: Usage, events: int, done: Sequence[Batc
 @app.command()
 def closing(
     calls: Annotated[int, typer.Option(min=1, help="Number of one-sided calls to close.")] = 20,
-    trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
+    trigger: Annotated[str, typer.Option(help="Trigger interval of the layers.")] = "1 second",
 ) -> None:
     """Measure how long after its due time a call is closed when both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
@@ -203,7 +214,7 @@ def closing(
     console.print(
         f"{calls} calls closed with both topics silent, trigger {trigger}: "
         f"median {ordered[calls // 2]:.2f} s, worst {ordered[-1]:.2f} s after they were due; "
-        f"{len(took)} closings of {statistics.mean(took):.2f} s"
+        f"{len(took)} closings took {statistics.mean(took):.2f} s on average"
     )
 
 

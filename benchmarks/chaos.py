@@ -35,11 +35,13 @@ app = typer.Typer(add_completion=False)
 def chaos(
     *,
     minutes: Annotated[float, typer.Option(min=0, help="Minutes of faults; 0: each fault once.")] = 15,
-    seed: Annotated[int, typer.Option(help="Repeats the schedule, the poison and the events.")] = 1,
-    rate: Annotated[float, typer.Option(min=1, help="Events a second, all streams together.")] = 50,
+    seed: Annotated[
+        int, typer.Option(help="The same seed repeats the schedule, the poison and the events.")
+    ] = 1,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second in all streams together.")] = 50,
     fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be repeated.")] = None,
     way: Annotated[str, typer.Option(help=f"How the layers run: {', '.join(WAYS)}.")] = "layers",
-    mixed: Annotated[bool, typer.Option("--mixed", help="Formats other than JSON, and ids.")] = False,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Use formats other than JSON, and ids.")] = False,
     home: Annotated[
         Path | None, typer.Option(help="An empty directory, which is kept; default: a temporary one.")
     ] = None,

@@ -32,8 +32,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def exact(
-    rate: Annotated[float, typer.Option(min=1, help="Events a second.")] = 10_000,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to send.")] = 60,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second.")] = 10_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to send events.")] = 60,
 ) -> None:
     """Send events, catch up, and compare bronze, silver, dead letters and gold with the events sent."""
     with bench_services() as settings, open_lake(settings, "exact", brief=False) as lake:
@@ -76,13 +76,13 @@ def _differences(settings: Settings, sent: int) -> Iterator[str]:
         f"gold {len(gold):,} windows that count {counted:,}"
     )
     if not sent == len(bronze) == len(set(map(coordinates_of, bronze))) == len(silver) + len(dead):
-        yield "the books do not balance"
+        yield "the counts sent, in bronze, and in silver plus dead letters differ"
     if counted != len(silver):
-        yield "gold does not count the rows of silver"
+        yield "gold's counts do not add up to silver's rows"
     if not same_silver(silver, verdicts):
-        yield "silver is not what the oracle accepts"
+        yield "silver differs from the records that the oracle accepts"
     if not same_dead_letters(dead, verdicts):
-        yield "the dead letters are not what the oracle refuses, for its reasons"
+        yield "the dead letters differ from the records that the oracle refuses, or have other reasons"
     clean = accepted(verdicts, Metric)
     yield from window_differences(gold, clean, settings)
     expected = metrics_1m(clean)

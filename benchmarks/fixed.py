@@ -1,7 +1,7 @@
 """The fixed cost of starts.
 
     python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
-    python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
+    python -m benchmarks.fixed starts --tree ..  the same, alternating with another checkout
 
 The other checkout runs in the environment of this checkout.
 """

@@ -124,7 +124,7 @@ def no_guarantee() -> Iterator[None]:
 
 
 VARIANTS: Mapping[str, Callable[[], Any]] = {
-    "as it is": nullcontext,
+    "unchanged": nullcontext,
     "no Delta transactions": no_delta_transactions,
     "no Kafka transactions": no_kafka_transactions,
     "no Redis guard": no_redis_guard,
@@ -199,10 +199,10 @@ def _mean(usages: Sequence[Usage]) -> Figures:
 def _report(events: int, rounds: int, found: Mapping[tuple[str, LayerName], Figures]) -> None:
     """Print a line for each variant. The last figure is the product's cost divided by the variant's."""
     whole = {name: _total([found[name, layer] for layer in LAYERS]) for name in VARIANTS}
-    base = whole["as it is"]
+    base = whole["unchanged"]
     console.print(
-        f"{events:,} events of metrics and transactions: seconds / CPU-s, mean of {rounds} rounds; last, "
-        "how many times this the product takes"
+        f"{events:,} events of metrics and transactions: seconds / CPU-s, mean of {rounds} rounds; last "
+        "column: the product's cost divided by the variant's"
     )
     _line("", [*LAYERS, "all", "times"])
     for name in VARIANTS:

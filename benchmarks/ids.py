@@ -48,7 +48,10 @@ def ids(
     *,
     rows: Annotated[int, typer.Option(min=1, help="Rows in silver at the start.")] = 10_000_000,
     batch: Annotated[int, typer.Option(min=1, help="Records in a micro-batch.")] = 10_000,
-    known: Annotated[int, typer.Option(min=0, help="How many of them have ids that silver has.")] = 100,
+    known: Annotated[
+        int,
+        typer.Option(min=0, help="How many records of a micro-batch have ids that are already in silver."),
+    ] = 100,
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="Micro-batches of each kind.")] = 8,
 ) -> None:
     """Print wall and CPU seconds for the start and for micro-batches, with and without ids."""
@@ -146,7 +149,7 @@ def _at_ms(number: Column) -> Column:
 
 
 def _bronze(records: DataFrame) -> DataFrame:
-    """Return bronze rows for records with these numbers and versions. A number determines a second."""
+    """Return bronze rows for records with these numbers and versions. Numbers determine event times."""
     number = F.col("number")
     at_ms = _at_ms(number)
     text = '{"id":"payment-%1$d","version":%2$d,"user":"u%3$d","amount":%4$d,"timestamp":%5$d}'

@@ -65,8 +65,12 @@ app = typer.Typer(add_completion=False)
 def judging(
     *,
     records: Annotated[int, typer.Option(min=1, help="Records of each contract.")] = 400_000,
-    only: Annotated[str, typer.Option(help="Only contracts and formats whose names begin like this.")] = "",
-    rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="How often each is judged.")] = 7,
+    only: Annotated[
+        str, typer.Option(help="Only contracts and formats whose names begin with this text.")
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option(min=_WARM_UP + 1, help="How often each contract and format is judged.")
+    ] = 7,
 ) -> None:
     """Print events per second and CPU time by contract and format."""
     with TemporaryDirectory() as directory, start_session(load_settings(), "judging", brief=False) as spark:

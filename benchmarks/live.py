@@ -5,7 +5,7 @@ python -m benchmarks.live --stream metrics --stream calls --stream sales --strea
 python -m benchmarks.live --kill-after 30
 python -m benchmarks.live --rate 5000 --s3-wait-ms 30
 
-`lakehouse run all` runs in one process, and events come from a second. For metrics, a third process reads
+`lakehouse run all` runs in one process, and a second process sends events. For metrics, a third process reads
 Redis and the output topic. An event is in gold at the first commit that contains an event with the same or a
 later time. It is sent when the export reports that it has sent that commit; streams other than metrics are
 measured this way. With `--peer`, a Kafka Streams application for the same streams takes turns with the
@@ -58,7 +58,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for each round. `rate` is the rate of each stream."""
+    """The plan for each round. `rate` is the number of events per second in each stream."""
 
     streams: Sequence[str]
     rate: float
@@ -96,7 +96,7 @@ class Round:
         found |= {"cores busy": self.cores, "CPU-s per million events": self.cpu_s_per_million}
         found |= {"peak memory, MB": self.peak_mb}
         for query, (per_minute, mean_s) in self.steps.items():
-            found[f"{query}, steps a minute"] = per_minute
+            found[f"{query}, steps per minute"] = per_minute
             found[f"{query}, mean s"] = mean_s
         return found
 
@@ -110,12 +110,14 @@ class Round:
 def live(
     *,
     stream: Annotated[list[str] | None, typer.Option(help="Streams that run; by default metrics.")] = None,
-    rate: Annotated[float, typer.Option(min=1, help="Events a second, of each stream.")] = 10_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second for each stream.")] = 10_000,
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure.")] = 120,
-    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long to send events before that.")] = 60,
-    rounds: Annotated[int, typer.Option(min=1, help="How often to measure, each time freshly started.")] = 1,
-    with_peer: Annotated[bool, typer.Option("--peer", help="Measure Kafka Streams in turns.")] = False,
-    gate: Annotated[bool, typer.Option("--gate", help="Export only what passes its suites.")] = False,
+    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long to send warm-up events first.")] = 60,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often to measure, with a fresh start each time.")
+    ] = 1,
+    with_peer: Annotated[bool, typer.Option("--peer", help="Alternate with Kafka Streams.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Export gold only while its suites pass.")] = False,
     kill_after: Annotated[
         float | None, typer.Option(min=0, help="Kill the pipeline this long into the measurement.")
     ] = None,
@@ -129,7 +131,7 @@ def live(
     """Measure the age of events in applications that are freshly started and warmed up."""
     names = [one.name for one in choose(stream or ["metrics"], load_settings())]
     if with_peer and kill_after is not None:
-        raise typer.BadParameter("the peer is not killed")
+        raise typer.BadParameter("--kill-after cannot be used with --peer: the peer is not killed")
     plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after, s3_wait_ms)
     if with_peer:
         peer.build()
@@ -253,7 +255,9 @@ def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> 
     while set(found := watcher.events().values()) != {total}:
         if time.monotonic() > deadline:
             last = [line["message"] for line in one.lines()[-3:]] if one is not None else ""
-            raise LakehouseError(f"{sorted(found)} of {total:,} events were seen a minute later {last}")
+            raise LakehouseError(
+                f"only {sorted(found)} of {total:,} events were seen within a minute; the last output: {last}"
+            )
         time.sleep(0.1)
 
 

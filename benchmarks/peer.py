@@ -1,4 +1,4 @@
-"""The Kafka Streams application in benchmarks/peers: running it, and checking its results."""
+"""Run the Kafka Streams application in benchmarks/peers, and check its results."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Outcome:
         while any(self._counted[topic] != events for topic in topics):
             if time.monotonic() > deadline:
                 found = ", ".join(f"{topic} {self._counted[topic]:,}" for topic in topics)
-                raise LakehouseError(f"the peer does not come to {events:,} events: {found}")
+                raise LakehouseError(f"the peer has not counted {events:,} events, only {found}")
             time.sleep(0.01)
 
     def difference(self, expected: Expected) -> str | None:
@@ -173,7 +173,7 @@ class Outcome:
             found[key] += row.get("total", row["count"])
         for key in sorted({*found, *expected.keys}):
             if found[key] != expected.keys[key]:
-                return f"{key}: the peer says {found[key]}, the events come to {expected.keys[key]}"
+                return f"{key}: the peer's total is {found[key]}, the events' total is {expected.keys[key]}"
         return None
 
     def _read(self) -> None:

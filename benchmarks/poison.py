@@ -51,7 +51,9 @@ class Sent:
 @app.command()
 def poison(
     records: Annotated[int, typer.Option(min=1, help="Malformed records to send.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Same seed, same records; only times differ.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="The same seed produces the same records, except for their times.")
+    ] = 1,
 ) -> None:
     """Send records, catch up, and compare every dead letter's rules with the rules for its kind."""
     with bench_services() as settings, open_lake(settings, "poison", brief=False) as lake:
@@ -98,7 +100,7 @@ def _send(settings: Settings, records: Iterable[Sent]) -> dict[Coordinates, Sent
     def noting(one: Sent) -> Callable[[KafkaError | None, Message], None]:
         def note(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                raise LakehouseError(f"a record was not taken: {error.str()}")
+                raise LakehouseError(f"the broker did not accept a record: {error.str()}")
             sent[message.topic() or "", message.partition() or 0, message.offset() or 0] = one
 
         return note
@@ -137,7 +139,7 @@ def _differences(settings: Settings, sent: Mapping[Coordinates, Sent]) -> Iterat
             if one.kind is None or rules != one.kind.rules or len(letter["reasons"]) < len(rules):
                 yield f"{what}: refused by {sorted(rules)}, not {sorted(one.kind.rules if one.kind else [])}"
             if (letter["value"], letter["key"]) != one.bytes:
-                yield f"{what}: the dead letter has other bytes than were sent"
+                yield f"{what}: the dead letter's bytes differ from those that were sent"
         if clean and one.kind is not None:
             yield f"{what}: accepted"
 

@@ -1,8 +1,8 @@
 """The cost of a round in a live run: a fixed part F, and a part v for each event.
 
     python -m benchmarks.rounds                             F and v of the four streams
-    python -m benchmarks.rounds --without PlainFiles        with and without a class of our jar, in turns
-    python -m benchmarks.rounds --amount FEW --amount SOME  the same in each execution mode, in turns
+    python -m benchmarks.rounds --without PlainFiles        with and without a class of our jar, alternating
+    python -m benchmarks.rounds --amount FEW --amount SOME  the same, alternating between execution modes
     python -m benchmarks.rounds --stream calls --events 500 --events 30000
 
 Rounds are driven one by one in a single thread, so that each step's CPU time can be measured. Each stream
@@ -201,19 +201,23 @@ def _executing_as(amount: Amount) -> Iterator[None]:
 @app.command()
 def measure(  # noqa: PLR0917 - typer's options
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default the four built-in.")] = None,
-    events: Annotated[list[int] | None, typer.Option(help="Events a round; may be repeated.")] = None,
+    events: Annotated[
+        list[int] | None, typer.Option(help="Events of each stream per round; may be repeated.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds of each size.")] = 6,
-    warmup: Annotated[int, typer.Option(min=0, help="Warm-up rounds before these, of 2,500 events.")] = 16,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Warm-up rounds of 2,500 events before the measured ones.")
+    ] = 16,
     without: Annotated[
-        list[str] | None, typer.Option(help="Every other round without this class; may be repeated.")
+        list[str] | None, typer.Option(help="Run every other round without this class; may be repeated.")
     ] = None,
     amount: Annotated[
-        list[str] | None, typer.Option(help="Rounds in this execution mode, in turns: FEW, SOME or MANY.")
+        list[str] | None, typer.Option(help="Alternate between these execution modes (FEW, SOME, MANY).")
     ] = None,
 ) -> None:
     """Print the cost of a round and its steps, for each number of events."""
     sizes = events or [100, 12_500]
-    ways: dict[str, Callable[[], AbstractContextManager[None]]] = {"as it is": nullcontext}
+    ways: dict[str, Callable[[], AbstractContextManager[None]]] = {"unchanged": nullcontext}
     if without:
         ways[f"without {', '.join(without)}"] = partial(_lacking, without)
     if amount:
@@ -222,7 +226,7 @@ def measure(  # noqa: PLR0917 - typer's options
         streams = choose(stream or [one.name for one in BY_DEFAULT], settings)
         driven = Rounds(lake, streams, settings)
         try:
-            console.print(f"warming up: {warmup} rounds of 2,500 events a stream")
+            console.print(f"warming up: {warmup} rounds of 2,500 events per stream")
             young = []
             for _, enter in zip(range(warmup), cycle(ways.values()), strict=False):
                 with enter():
@@ -237,7 +241,7 @@ def measure(  # noqa: PLR0917 - typer's options
         finally:
             driven.close()
     for (way, size), ones in found.items():
-        console.print(_steps(f"{way}, {size:,} events a stream: means of {len(ones)} rounds", ones))
+        console.print(_steps(f"{way}, {size:,} events per stream: means of {len(ones)} rounds", ones))
     console.print(_sums(found, len(streams)))
 
 
@@ -294,7 +298,7 @@ def _sums(found: Mapping[tuple[str, int], Sequence[Round]], streams: int) -> Tab
     for way, ones in points.items():
         if len({size for size, _ in ones}) > 1:
             v, f = statistics.linear_regression(*zip(*ones, strict=True))
-            table.add_row(f"{way}: F = {f:.2f} CPU-s a round, v = {v * 1e6:.0f} us an event")
+            table.add_row(f"{way}: F = {f:.2f} CPU-s per round, v = {v * 1e6:.0f} us per event")
     return table
 
 

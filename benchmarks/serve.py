@@ -55,14 +55,16 @@ _TTL_S = 3_600
 
 def main(
     *,
-    rate: Annotated[int, typer.Option(min=1, help="Requests a second.")] = 500,
+    rate: Annotated[int, typer.Option(min=1, help="Requests per second.")] = 500,
     connections: Annotated[int, typer.Option(min=1, help="Connections that share the rate.")] = 10,
     seconds: Annotated[int, typer.Option(min=1, help="How long to send requests.")] = 20,
-    from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis down.")] = False,
+    from_gold: Annotated[
+        bool, typer.Option("--from-gold", help="Answer from gold, with Redis down.")
+    ] = False,
     rows: Annotated[
-        int, typer.Option(min=_SERVICES, help="Rows in gold; Redis has the newest of each service.")
+        int, typer.Option(min=_SERVICES, help="Rows in gold; Redis contains the newest row of each service.")
     ] = _SERVICES,
-    hey: Annotated[str, typer.Option(help="The load tool.")] = shutil.which("hey") or "hey",
+    hey: Annotated[str, typer.Option(help="The path of the load tool.")] = shutil.which("hey") or "hey",
 ) -> None:
     """Print p50, p90, p99 and the maximum of the latencies, and the number of answers by status."""
     console = Console(highlight=False)
@@ -170,7 +172,7 @@ def _ask(hey: str, options: Sequence[str], url: str) -> list[dict[str, str]]:
 
 def _print(console: Console, answers: Sequence[dict[str, str]]) -> None:
     if not answers:
-        console.print("nothing was answered")
+        console.print("no request was answered")
         raise typer.Exit(1)
     latencies = sorted(float(one["response-time"]) * 1000 for one in answers)
     last = max(float(one["offset"]) for one in answers)

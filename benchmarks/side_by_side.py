@@ -51,8 +51,10 @@ app = typer.Typer(add_completion=False)
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")]
 EventsOption = Annotated[int, typer.Option(min=1, help="Events of each stream in each round.")]
-WideOption = Annotated[bool, typer.Option("--wide", help="Two rows for three events, over months.")]
-RoundsOption = Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")]
+WideOption = Annotated[
+    bool, typer.Option("--wide", help="Two gold rows for every three events, spread over months.")
+]
+RoundsOption = Annotated[int, typer.Option(min=1, help="How often each application is measured.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 PlotOption = Annotated[Path | None, typer.Option(help="Plot the figures to this PNG.")]
 
@@ -62,13 +64,15 @@ def warm(
     *,
     stream: StreamOption = None,
     events: EventsOption = 1_000_000,
-    warmup: Annotated[int, typer.Option(min=1, help="Events that both first catch up with.")] = 300_000,
+    warmup: Annotated[
+        int, typer.Option(min=1, help="Warm-up events that both catch up with first.")
+    ] = 300_000,
     rounds: RoundsOption = 3,
     wide: WideOption = False,
     json_: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """Measure both applications, warm, in turns: events/s, CPU-seconds per million events, and memory."""
+    """Measure both applications alternately, warm: events/s, CPU-seconds per million events, and memory."""
     peer.build()
     streams = _chosen(stream)
     loads = _Loads(streams, [warmup, *[events] * rounds], wide=wide)
@@ -79,7 +83,7 @@ def warm(
         peer.running(settings, streams, threads=_THREADS) as other,
     ):
         found = _Comparison(lake, settings, loads, other, outcomes).measure()
-    _tell(f"{loads}: {events:,} events a round, warm", found, json_, plot)
+    _tell(f"{loads}: {events:,} events per round, warm", found, json_, plot)
 
 
 @app.command()
@@ -116,7 +120,9 @@ def _start_with(who: str, loads: _Loads, number: int) -> Measured:
                 with sampled(lambda: one.processes) as used:
                     code = one.popen.wait()
                 if code or one.lines()[-1]["message"] != "caught up":
-                    raise LakehouseError(f"the pipeline has ended with {code}: {one.lines()[-1]['message']}")
+                    raise LakehouseError(
+                        f"the pipeline exited with code {code}: {one.lines()[-1]['message']}"
+                    )
             for one_expected in expected:
                 table, counted = _GOLD[one_expected.stream]
                 rows = DeltaTable(f"{settings.lake}/gold/{table}").to_pyarrow_table(columns=list(counted))

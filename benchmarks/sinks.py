@@ -55,7 +55,9 @@ def sinks(rows: Annotated[int, typer.Option(min=1, help="Rows in gold.")] = 100_
         began = time.monotonic()
         filled = sum(one.result.written["postgres"] for one in _export(lake, settings))
         seconds = time.monotonic() - began
-        console.print(f"postgres filled: {seconds:.2f} s with Spark's part, {filled / seconds:,.0f} rows/s")
+        console.print(
+            f"postgres filled: {seconds:.2f} s including Spark's time, {filled / seconds:,.0f} rows/s"
+        )
 
 
 def _put(lake: Lake, path: str, rows: int, count: int) -> None:

@@ -121,7 +121,7 @@ class Rounds:
 class Size:
     """The executors, cores per executor, and partitions per topic that a rate needs.
 
-    `limit` is the rate in events per second that cannot be exceeded with any number of cores.
+    `limit` is the maximum rate in events per second, however many cores there are.
     """
 
     rate: float
@@ -175,7 +175,7 @@ def parse_measured(text: str) -> tuple[float, float, float]:
 
 
 def stream_inputs(stream: str, cpu_s_per_million: float | None = None) -> Inputs:
-    """Return the measurements for a stream. With other CPU-seconds per million events, rows scale with them.
+    """Return the measurements for a stream. If CPU-seconds per million events are given, row times scale.
 
     Only metrics were timed live. For other streams, a row's time is scaled by the stream's CPU-seconds.
     """
@@ -212,18 +212,24 @@ def sizing(
         float | None, typer.Option(min=0.1, help="CPU-seconds per million events, catching up.")
     ] = None,
     utilisation: Annotated[
-        float, typer.Option(min=0.05, max=1, help="How busy executor cores may be.")
+        float, typer.Option(min=0.05, max=1, help="The share of time in which executor cores may be busy.")
     ] = UTILISATION,
-    executor_cores: Annotated[int, typer.Option(min=1, help="Cores of an executor.")] = EXECUTOR_CORES,
-    fixed_s: Annotated[float, typer.Option(min=0.01, help="Seconds of a round without rows.")] = FIXED_S,
-    keys: Annotated[float | None, typer.Option(min=1, help="Most gold rows that a round changes.")] = None,
-    row_bytes: Annotated[int, typer.Option(min=1, help="Bytes of memory for a row of a round.")] = ROW_BYTES,
+    executor_cores: Annotated[int, typer.Option(min=1, help="Cores per executor.")] = EXECUTOR_CORES,
+    fixed_s: Annotated[
+        float, typer.Option(min=0.01, help="Seconds that a round without rows takes.")
+    ] = FIXED_S,
+    keys: Annotated[
+        float | None, typer.Option(min=1, help="The maximum number of gold rows that a round changes.")
+    ] = None,
+    row_bytes: Annotated[
+        int, typer.Option(min=1, help="Bytes of memory for each row of a round.")
+    ] = ROW_BYTES,
     trigger_s: Annotated[float, typer.Option(min=0, help="The trigger's interval.")] = TRIGGER_S,
     measured: Annotated[
         list[str] | None, typer.Option(help="RATE:P50:P99 of a live run on two cores; may be repeated.")
     ] = None,
 ) -> None:
-    """Print the needs of some rates of events, and the resulting age of events."""
+    """Print what each rate of events needs, and the resulting age of events."""
     if stream not in CPU_S:
         raise typer.BadParameter(f"{stream} is not one of {', '.join(CPU_S)}")
     inputs = stream_inputs(stream, cpu_s_per_million)
@@ -280,7 +286,7 @@ def _driver(inputs: Inputs) -> str:
     )
     return (
         f"The driver sends changed rows one after the other: {rows}. If every event changes a "
-        f"row of its own, one driver ends at {1 / inputs.export_s:,.0f} events/s."
+        f"different row, one driver sends at most {1 / inputs.export_s:,.0f} events/s."
     )
 
 

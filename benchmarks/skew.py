@@ -101,7 +101,9 @@ def backlog(
     stream: StreamOption = None,
     case: CaseOption = None,
     events: EventsOption = 1_000_000,
-    warmup: Annotated[int, typer.Option(min=1, help="Even warm-up events of each stream.")] = 300_000,
+    warmup: Annotated[
+        int, typer.Option(min=1, help="Evenly distributed warm-up events of each stream.")
+    ] = 300_000,
     rounds: Annotated[int, typer.Option(min=1, help="How often each case is measured.")] = 1,
     json_: JsonOption = None,
 ) -> None:
@@ -126,11 +128,11 @@ def backlog(
 @app.command()
 def burst(
     *,
-    rate: Annotated[float, typer.Option(min=1, help="Events a second, before and after.")] = 1000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second before and after the burst.")] = 1000,
     times: Annotated[float, typer.Option(min=2, help="The burst's rate, as a multiple of the rate.")] = 100,
     seconds: Annotated[float, typer.Option(min=1, help="How long the burst lasts.")] = 10,
     before: Annotated[float, typer.Option(min=1, help="Seconds between the start and the burst.")] = 30,
-    after: Annotated[float, typer.Option(min=1, help="Seconds after the lag is gone.")] = 30,
+    after: Annotated[float, typer.Option(min=1, help="Seconds to measure after the lag is gone.")] = 30,
     json_: JsonOption = None,
 ) -> None:
     """Send a burst of metrics to a running pipeline, and measure how long it lags."""
@@ -150,7 +152,7 @@ def cluster(
     stream: StreamOption = None,
     case: CaseOption = None,
     events: EventsOption = 1_000_000,
-    executor_memory: Annotated[str, typer.Option(help="Heap of each of two executors.")] = "1g",
+    executor_memory: Annotated[str, typer.Option(help="Heap size of each of the two executors.")] = "1g",
     json_: JsonOption = None,
 ) -> None:
     """For each case, submit jobs/pipeline.py to a standalone cluster with two executors of one core each."""

@@ -73,7 +73,9 @@ class Timeline:
         deadline = time.monotonic() + PATIENCE_S
         while not is_over():
             if time.monotonic() > deadline:
-                raise ServiceError(f"not within {PATIENCE_S} s; what was said last: {self.words}")
+                raise ServiceError(
+                    f"the awaited answers did not come within {PATIENCE_S} s; the last answers: {self.words}"
+                )
             started = time.monotonic()
             self.look()
             time.sleep(max(0.0, 1 - (time.monotonic() - started)))
@@ -95,8 +97,8 @@ class Timeline:
 @app.command()
 def stopped(
     *,
-    rate: Annotated[int, typer.Option(min=1, help="Events a second.")] = 500,
-    seconds: Annotated[int, typer.Option(min=1, help="How long silver is stopped.")] = 60,
+    rate: Annotated[int, typer.Option(min=1, help="Events per second.")] = 500,
+    seconds: Annotated[int, typer.Option(min=1, help="How many seconds silver is stopped.")] = 60,
 ) -> None:
     """Run a small live pipeline, stop its silver for a while, and print when each monitor reports what."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

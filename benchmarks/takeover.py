@@ -34,9 +34,11 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def takeover(
     *,
-    rate: Annotated[float, typer.Option(min=1, help="Events of metrics a second.")] = 5_000,
+    rate: Annotated[float, typer.Option(min=1, help="Metrics events per second.")] = 5_000,
     kills: Annotated[int, typer.Option(min=1, help="How often the active run is killed.")] = 10,
-    settle_seconds: Annotated[float, typer.Option(min=1, help="How long each is active before that.")] = 30,
+    settle_seconds: Annotated[
+        float, typer.Option(min=1, help="How many seconds each run is active before it is killed.")
+    ] = 30,
 ) -> None:
     """Kill the active run repeatedly, and print how soon the other run has sent new rows."""
     with bench_services() as settings, ExitStack() as stack:
@@ -91,7 +93,7 @@ def _await(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise LakehouseError("the other run neither stands by nor is active")
+            raise LakehouseError("the other run is neither standing by nor active")
         time.sleep(0.05)
 
 
