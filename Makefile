@@ -1,4 +1,4 @@
-# Everything a person needs; CI calls only these.
+# All targets that a person needs. CI calls only these.
 .DEFAULT_GOAL := help
 .PHONY: help setup dev demo test soak check docs format bench exact poison chaos stories cluster lock sbom dist overview clean
 
@@ -7,25 +7,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FOUR   := --stream metrics --stream calls --stream sales --stream transactions
 HOURS  ?= 8
-# Tests and commands start many Python processes, which would each compile every module again.
+# Without cached bytecode, each of the many Python processes would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv to run lakehouse: locked packages, runtime jars, a check for Java
+setup: ## Create .venv to run lakehouse: locked packages and runtime jars; checks for Java
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV)
 
-dev: ## The same with test and lint dependencies, and a class archive for faster starts
+dev: ## Run setup with test and lint dependencies, and archive classes for faster starts
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV) dev
 	@scripts/class_archive.sh $(VENV)
 
-demo: setup ## Run the pipeline end to end on embedded services, and show the results
+demo: setup ## Run the pipeline end to end on local services, and show the results
 	@$(BIN)/lakehouse demo
 	@scripts/class_archive.sh $(VENV) later
 
-test: dev ## Run the tests, which start and stop their services (make soak has the rest)
+test: dev ## Run the tests, which start and stop their services (make soak runs the others)
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
@@ -45,7 +45,7 @@ soak: dev ## Run random, long or heavy tests; SEED=N repeats the cases of an ear
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)
 
-check: dev ## Lint, format check, strict types, import contracts, links and lengths of the documentation
+check: dev ## Lint; check format, strict types, import contracts, and the documentation's links and lengths
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -78,7 +78,7 @@ poison: dev ## Send 10,000 malformed records of 33 kinds and check every dead le
 chaos: dev ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
-stories: dev ## Run new stories of a small lake for HOURS=8, each checked and shrunk; SEED=N repeats a run
+stories: dev ## Run new stories of a small lake for HOURS=8, check each and shrink failures; SEED=N repeats a run
 	@scripts/redis.sh
 	@scripts/postgres.sh
 	@scripts/apicurio.sh $(VENV)
@@ -91,18 +91,18 @@ cluster: dev ## Run the four jobs on a standalone cluster, kill a worker, let dr
 	  --fault "freeze bronze inside a micro-batch" --fault "freeze silver inside a micro-batch" \
 	  --fault "freeze gold inside a micro-batch" --fault "freeze export inside a micro-batch" $(ARGS)
 
-lock: dev ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
+lock: dev ## Resolve requirements/*.in again into hash-locked requirements/*.txt, and the jars into checksums
 	@scripts/lock.sh $(VENV)
 
-sbom: dev ## Write bills of materials of the wheel and of the image (CycloneDX) into build/sbom
+sbom: dev ## Write the wheel's and the image's bills of materials (CycloneDX) to build/sbom
 	@$(BIN)/python scripts/sbom.py build/sbom
 
-overview: dev ## Make docs/overview.png: the live page's overview during a demo (about three minutes)
+overview: dev ## Create docs/overview.png: the live page's overview during a demo (about three minutes)
 	@scripts/browser.sh
 	@$(BIN)/python -m tests.support.overview docs/overview.png
 
 dist: dev ## Build the source distribution and the wheel into build/dist, and try the wheel in an empty environment
 	@scripts/dist.sh $(VENV)
 
-clean: ## Remove everything made by make here (not the download caches, not .lakehouse)
+clean: ## Remove everything that make has created here, except download caches and .lakehouse
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""The image's health check: whether the process that serves telemetry responds.
+"""Check that the process that serves telemetry responds; this is the image's health check.
 
 Exits with 0 if it does, or if this container serves no telemetry (LAKEHOUSE_TELEMETRY_PORT is not set), and
 with 1 otherwise.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Download Apicurio, the schema registry for tests, into an environment: scripts/apicurio.sh VENV. It needs
-# Java 21 or later, which this does not install; tests that lack it say so. A second run changes nothing.
+# Java 21 or later, which this script does not install. Without it, the tests are skipped with a message. A
+# second run changes nothing.
 set -euo pipefail
 
 venv=$1
@@ -15,7 +16,7 @@ if [ "$(cat "$target/.fetched" 2>/dev/null)" = "$sum" ]; then
   exit 0
 fi
 if ! "$venv/bin/python" -c 'from tests.support.registries import java; java()' 2>/dev/null; then
-  echo "setup: no Java 21 or later is here, so Apicurio Registry is not fetched, and its tests are skipped"
+  echo "setup: there is no Java 21 or later, so Apicurio Registry is not fetched, and its tests are skipped"
   exit 0
 fi
 echo "setup: fetching Apicurio Registry for the tests (155 MB)"
@@ -24,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 ivy=$("$venv/bin/python" -c 'import pathlib, pyspark; print(*pathlib.Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))')
 java -jar "$ivy" -ivy scripts/apicurio.xml -cache "$work/cache" -retrieve "$work/[artifact]-[revision](-[classifier]).[ext]" \
   >"$work/log" 2>&1 || fail "Apicurio could not be fetched; is the Maven repository reachable? $(grep -m1 -E 'ERROR|FAILED' "$work/log")"
-echo "$sum  $work/$name" | sha256sum --check --quiet || fail "$name is not the file that scripts/apicurio.sh names"
+echo "$sum  $work/$name" | sha256sum --check --quiet || fail "the checksum of $name differs from the one in scripts/apicurio.sh"
 rm -rf "$target"
 mkdir -p "$target"
 tar -xzf "$work/$name" -C "$target"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make sure that Chromium is installed, in which tests look at pages. A second run changes nothing.
+# Make sure that Chromium is installed. Tests open pages in it. A second run changes nothing.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Archive the classes that Spark loads at its start: scripts/class_archive.sh VENV [later]. The archive is for
-# this Java and these jars. A second run changes nothing. `later` runs in the background, so that a first demo
-# does not wait for it.
+# Archive the classes that Spark loads at startup: scripts/class_archive.sh VENV [later]. The archive is valid
+# only for this Java and these jars. A second run changes nothing. With `later`, it runs in the background, so
+# the first demo does not wait for it.
 set -euo pipefail
 
 venv=$1
@@ -14,10 +14,10 @@ made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/storage
 
 log=$venv/share/lakehouse/classes.log
 if [ "${2:-}" = later ]; then
-  echo "setup: archiving the classes of Spark's start in the background, once (about a minute): later starts are faster"
+  echo "setup: archiving Spark's startup classes in the background, once (about a minute), for faster starts later"
   nohup nice -n 10 "$venv/bin/python" -m lakehouse.dev.class_archive "$made_for" </dev/null >"$log" 2>&1 &
 else
-  echo "setup: archiving the classes of Spark's start (about a minute)"
+  echo "setup: archiving Spark's startup classes (about a minute)"
   "$venv/bin/python" -m lakehouse.dev.class_archive "$made_for" >"$log" 2>&1 ||
-    echo "setup: no archive of classes was made ($log); everything works without it, and starts some seconds later" >&2
+    echo "setup: the class archive was not created (see $log); everything works without it, but starts some seconds slower" >&2
 fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build the source distribution and the wheel into build/dist, and try the wheel: scripts/dist.sh VENV.
 #
-# The wheel is built from the source distribution, as anybody without a checkout does it. Then it is installed
-# into an empty environment with the locked versions and without extras, and judges and folds three records.
+# The wheel is built from the source distribution, as anyone without a checkout would do. It is then installed
+# into an empty environment with the locked versions and without extras, and processes three records.
 set -euo pipefail
 
 venv=$1
@@ -23,7 +23,7 @@ wheel=$(echo "$dist"/*.whl)
 version=$(basename "$wheel" | cut -d- -f2)
 case $version in
   *dev*) ;;
-  *) grep -q "^## $version, 20" CHANGELOG.md || fail "CHANGELOG.md has no heading \"## $version, DATE\": write it before the tag" ;;
+  *) grep -q "^## $version, 20" CHANGELOG.md || fail "CHANGELOG.md has no heading \"## $version, DATE\": add it before tagging" ;;
 esac
 
 echo "dist: trying $(basename "$wheel") in an empty environment"
@@ -37,7 +37,7 @@ cat >build/smoke/records.jsonl <<'RECORDS'
 {"userId":"bob","amount":"much","timestamp":1767225602000}
 RECORDS
 (
-  cd build/smoke # nothing of the checkout is on Python's path
+  cd build/smoke # so nothing in the checkout is on Python's path
   export LAKEHOUSE_HOME=$PWD/home
   bin/lakehouse --version
   bin/lakehouse setup >setup.log 2>&1 || fail "lakehouse setup failed: $(tail -1 setup.log)"
@@ -51,7 +51,7 @@ with open("tried.json", encoding="utf-8") as file:
 totals = {(one["user_id"], float(one["total_amount"])) for one in tried["gold"]["user_transactions_5m"]}
 if (tried["records"], tried["dead"], totals) != (3, 1, {("ann", 12.0)}):
     raise SystemExit(f"dist: lakehouse try shows {tried['dead']} dead letters and the totals {totals}")
-print("dist: lakehouse try judges and folds three records as it should")
+print("dist: lakehouse try processes three records correctly")
 CHECK
 )
 rm -rf build/smoke

@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
     uri = page.file.src_uri
     words = len(markdown.split())
     if words > LIMIT_WORDS:
-        _log.warning("%s has %s words; split it, a page has at most %s", uri, words, LIMIT_WORDS)
+        _log.warning("%s has %s words, so split it: a page may have at most %s", uri, words, LIMIT_WORDS)
     text = re.sub(r"^```(\w+) (runnable|sink)$", r"```\1", markdown, flags=re.MULTILINE)
     return _LINK.sub(lambda found: _link(uri, found), text)
 

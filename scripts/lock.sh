@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Resolve requirements/*.in into hash-locked requirements/*.txt without index addresses, and the jars of
-# ivy.xml into jars.sha256 and jars.licences: scripts/lock.sh VENV. Needs the network. uv is locked by hash,
-# too, so that the writer of the hashes is known. To upgrade it, change its version in requirements/lock.in.
-# To change what is locked without upgrading the rest: LOCK_UPGRADE= scripts/lock.sh VENV.
+# ivy.xml into jars.sha256 and jars.licences: scripts/lock.sh VENV. Needs the network. uv, which writes the
+# hashes, is itself locked by hash. To upgrade it, change its version in requirements/lock.in. To lock changes
+# without upgrading other packages: LOCK_UPGRADE= scripts/lock.sh VENV.
 set -euo pipefail
 
 venv=$1

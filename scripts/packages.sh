@@ -1,4 +1,5 @@
-# Installs what needs root, by apt if possible, or else names it in one line. To be sourced.
+# Functions that install packages as root with apt or, if that is impossible, print one line that names the
+# package. Source this file; do not run it.
 
 fail() {
   echo "setup: $*" >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make sure that PostgreSQL is installed; tests start their own servers with its programs. A second run
-# changes nothing. Debian's package creates no cluster and starts none.
+# changes nothing. Debian's package is configured to neither create nor start a cluster.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

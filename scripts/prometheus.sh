@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make sure that Prometheus and its promtool are installed, with which tests try the alerting rules. A second
-# run changes nothing.
+# Make sure that Prometheus and its promtool are installed. Tests use them to check the alerting rules. A
+# second run changes nothing.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 
 . scripts/packages.sh
 
-# The server itself, under the name of a tool: Debian's package of the tools starts no service.
+# redis-check-rdb is the server under another name. Debian's redis-tools includes it, and starts no service.
 command -v redis-check-rdb >/dev/null || install_package redis-tools "a Redis with TLS for the tests"

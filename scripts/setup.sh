@@ -2,8 +2,8 @@
 # Set up everything that the project needs to run: scripts/setup.sh VENV [dev]. A second run changes nothing.
 # `dev` adds what tests and checks need.
 #
-# What needs root (a Java runtime, Python's venv module) is installed by apt if possible, or else named in one
-# line. Packages are installed into the environment by uv: the one on PATH, or else the locked one.
+# A Java runtime and Python's venv module need root: apt installs them if possible, otherwise one line names
+# them. uv installs the packages into the environment: the uv on PATH, or else the locked one.
 set -euo pipefail
 
 venv=$1
@@ -18,7 +18,7 @@ java_version() {
   java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -1
 }
 
-command -v "$python" >/dev/null || fail "$python is missing; install Python 3.11 or newer, or name one: make PYTHON=…"
+command -v "$python" >/dev/null || fail "$python is missing; install Python 3.11 or newer, or specify one: make PYTHON=…"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$python" --version) is too old; Python 3.11 or newer is needed: make PYTHON=…"
 
@@ -26,8 +26,8 @@ if ! command -v java >/dev/null || [ "$(java_version)" -lt 17 ]; then
   install_package openjdk-17-jre-headless "Java 17 or newer"
 fi
 
-# One line for each lock, over everything that decides what is installed; if it matches, nothing is done.
-# The lock of the tests includes the others.
+# A line for each lock, with a checksum of every file that determines the installed packages. If it matches,
+# nothing is installed. The lock `dev` includes the others.
 wanted() { # LOCK
   echo "$1 $(cat requirements/build.txt "requirements/$1.txt" pyproject.toml | cksum)"
 }
@@ -47,21 +47,21 @@ if [ ! -x "$venv/bin/python" ] || { [ "$there" != "$(wanted $lock)" ] && [ "$the
   uv=$(command -v uv || echo "$venv/bin/uv")
   if [ ! -x "$uv" ]; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt ||
-      fail "uv, which installs the packages, could not be fetched; is the package registry reachable? Run this again when it is"
+      fail "uv, which installs the packages, could not be fetched; check that the package registry is reachable, and run this again"
   fi
   echo "setup: installing $(grep -c '==' "requirements/$lock.txt") locked packages into $venv (about 700 MB on the first run, none after)"
   install() {
     "$uv" pip install --python "$venv/bin/python" --no-build-isolation "$@" 2>&1
   }
-  # On a terminal, uv draws its progress; elsewhere, its lines show it. Nobody needs the list of packages.
+  # On a terminal, uv draws a progress bar; elsewhere, it prints lines. The list of packages is omitted.
   packages() {
     if [ -t 1 ]; then install "$@"; else install "$@" | awk '!/^ [-+~] / { print; fflush() }'; fi
   }
   packages --require-hashes -r requirements/build.txt &&
     packages --require-hashes -r "requirements/$lock.txt" ||
-    fail "the locked packages could not be installed into $venv; run this again, or delete $venv before"
+    fail "the locked packages could not be installed into $venv; run this again, if necessary after deleting $venv"
   if [ "$("$venv/bin/python" -m pip list 2>/dev/null | grep -c '^lakehouse ')" != 0 ]; then
-    "$uv" pip uninstall --quiet --python "$venv/bin/python" lakehouse # its name until 2026-11-27
+    "$uv" pip uninstall --quiet --python "$venv/bin/python" lakehouse # the project's name until 2026-11-27
   fi
   install --quiet --no-deps --editable . ||
     fail "the project itself could not be installed into $venv: run $venv/bin/python -m pip install --no-deps -e ."

@@ -45,12 +45,12 @@ def make() -> str:
         .with_panel(
             _number("Gates (1: open)", f"min by (stream) (lakehouse_gate_open{_STREAM})", "{{stream}}")
         )
-        .with_panel(_number("Alerts that fire", 'count(ALERTS{alertstate="firing"}) or vector(0)', ""))
-        .with_row(dashboard.Row("How soon records are in gold"))
+        .with_panel(_number("Firing alerts", 'count(ALERTS{alertstate="firing"}) or vector(0)', ""))
+        .with_row(dashboard.Row("Time until records are in gold"))
         .with_panel(_line("Longest wait", f"lakehouse:in_gold_wait_seconds{_STREAM}", "{{stream}}", "s"))
         .with_panel(
             _line(
-                "Late, share of an hour",
+                "Late share of the last hour",
                 f"lakehouse:in_gold_late:ratio_1h{_STREAM}",
                 "{{stream}}",
                 "percentunit",
@@ -67,7 +67,7 @@ def make() -> str:
         .with_row(dashboard.Row("Backlog"))
         .with_panel(
             _line(
-                "Before bronze",
+                "Waiting for bronze",
                 f"sum by (stream) ({_once('lakehouse_lag_records')})",
                 "{{stream}}",
                 "short",
@@ -75,7 +75,7 @@ def make() -> str:
         )
         .with_panel(
             _line(
-                "Before later layers",
+                "Waiting for later layers",
                 f"sum by (stream, layer) ({_once('lakehouse_layer_lag_records')})",
                 "{{stream}} {{layer}}",
                 "short",
@@ -83,7 +83,7 @@ def make() -> str:
         )
         .with_panel(
             _line(
-                "Oldest that waits",
+                "Oldest waiting record",
                 f"max by (stream, layer) (lakehouse_layer_lag_seconds{_STREAM})",
                 "{{stream}} {{layer}}",
                 "s",
@@ -92,7 +92,7 @@ def make() -> str:
         .with_row(dashboard.Row("Work"))
         .with_panel(
             _line(
-                "Records read a second",
+                "Records read per second",
                 f"sum by (stream, layer) (rate(lakehouse_records_total{_STREAM}[1m]))",
                 "{{stream}} {{layer}}",
                 "ops",
@@ -134,7 +134,7 @@ def make() -> str:
         .with_row(dashboard.Row("The server"))
         .with_panel(
             _line(
-                "Requests a second",
+                "Requests per second",
                 "sum by (status) (rate(lakehouse_http_requests_total[1m]))",
                 "{{status}}",
                 "reqps",
@@ -142,7 +142,7 @@ def make() -> str:
         )
         .with_panel(
             _line(
-                "Answer, 99th percentile",
+                "Response time, 99th percentile",
                 "histogram_quantile(0.99, sum by (route, le) "
                 "(rate(lakehouse_http_response_seconds_bucket[5m])))",
                 "{{route}}",
