@@ -1,4 +1,4 @@
-"""Steps that a test runs directly: with the micro-batches that they plan, or with rows from the test.
+"""Steps that a test runs directly, either with the micro-batches that they plan or with the test's rows.
 
 A new step from `bronze_of`, `silver_of` or `gold_of` knows only its tables, as after a restart.
 """
@@ -24,7 +24,7 @@ __all__ = ["bronze_of", "gold_of", "planned", "rows_between", "silver_of", "take
 
 
 def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
-    """Let a step write rows as the micro-batch with this number; its table does not record what was read."""
+    """Write rows as a step's micro-batch with this number; the table does not record which rows were read."""
     return write(step, Batch(rows, number=number), now=now)
 
 

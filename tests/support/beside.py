@@ -1,4 +1,4 @@
-"""Work that runs in a thread during a test, and events for it."""
+"""Work that runs in a thread alongside a test, and events to send."""
 
 from __future__ import annotations
 

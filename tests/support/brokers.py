@@ -1,4 +1,4 @@
-"""Brokers with versions other than the local services' version, for any test: `pytest --kafka VERSION`.
+"""Brokers of other Kafka versions than the local services', for any test: `pytest --kafka VERSION`.
 
 Their jars come from Maven, through the Ivy in pyspark, and are kept in the user's cache.
 """

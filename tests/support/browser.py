@@ -1,7 +1,7 @@
 """A page in Debian's headless Chromium, driven over its debugging pipe, so no driver is needed.
 
-A test acts like a person: clicks and keys arrive as the browser's own events, at an element's position.
-Exceptions, errors and policy violations of the page are in `complaints`.
+A test acts like a user: clicks and keys arrive as real browser events, at an element's position. Exceptions,
+errors and policy violations of the page are in `complaints`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-_CLICKED = "clickArrived"  # a function of the page, which tells this module
+_CLICKED = "clickArrived"  # a function on the page that notifies this module
 _KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")}
 
 
 def executable() -> str:
     name = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert name is not None, "scripts/browser.sh installs Chromium, which the pages are looked at with"
+    assert name is not None, "Chromium is missing: scripts/browser.sh installs it"
     return name
 
 
@@ -46,7 +46,8 @@ def executable() -> str:
 def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[Page]:
     """Yield a page of a separate browser, which keeps its files in the directory."""
     own, theirs = os.pipe(), os.pipe()
-    ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (own[0], theirs[1])]  # never 3 or 4 themselves
+    # The descriptors are never 3 or 4, which the shell assigns below.
+    ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (own[0], theirs[1])]
     command = [executable(), *_OPTIONS, f"--user-data-dir={directory / 'chromium'}", "about:blank"]
     script = f'exec "$0" "$@" 3<&{ends[0]} 4>&{ends[1]}'
     with (directory / "chromium.log").open("wb") as log:
@@ -70,7 +71,7 @@ def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[
 
 
 class Page:
-    """The page; its methods raise AssertionError if the browser does not do something in time."""
+    """The page; its methods raise AssertionError if the browser does not respond in time."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
@@ -121,7 +122,7 @@ class Page:
             self._note(self._message(deadline))
 
     def run(self, script: str) -> Any:
-        """Return the value of a JavaScript expression; raise AssertionError for what it throws."""
+        """Return the value of a JavaScript expression; raise AssertionError if it throws an exception."""
         found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -141,7 +142,7 @@ class Page:
         return str(self.wait(f"document.querySelector({json.dumps(selector)})?.innerText"))
 
     def click(self, selector: str, saying: str = "") -> None:
-        """Click on the first line of the first visible element for a selector that contains a text.
+        """Click the first line of the first visible element that matches a selector and contains a text.
 
         A page that is redrawn may move the element, or replace it, during the click, so the click is repeated
         until it arrives at the element.
@@ -164,7 +165,7 @@ class Page:
             where: Mapping[str, float] = self.wait(place)
             for kind in ("mousePressed", "mouseReleased"):
                 self.send("Input.dispatchMouseEvent", type=kind, **where, button="left", clickCount=1)
-            self.run("0")  # which the page answers after it has reported the click
+            self.run("0")  # the page answers this after it has reported the click
 
     def press(self, key: str) -> None:
         """Press a key."""

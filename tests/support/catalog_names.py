@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def without_names(spark: SparkSession) -> Iterator[None]:
-    """Forget all tables and views of the session before the block and after it; tables are external."""
+    """Drop the session's tables, which are external, and its views, before the block and after it."""
     _forget_names(spark)
     try:
         yield

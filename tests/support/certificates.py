@@ -1,4 +1,4 @@
-"""Certificate files for local servers, from an authority of the test's own."""
+"""Certificate files for local servers, from an authority that belongs to the test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Certified:
 
 
 def certified(directory: Path, name: str = "ada", *, until: datetime | None = None) -> Certified:
-    """Create all three in a directory."""
+    """Create the three files in a directory."""
     authority, found = Authority(), (directory / f"{name}.{kind}" for kind in ("crt", "key", "ca"))
     files = Certified(*found)
     texts = (*authority.issue(name, until=until), authority.pem)

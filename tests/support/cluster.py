@@ -6,8 +6,8 @@
 with {cluster.environment}, the cluster's secret.
 
 All processes use pyspark's jars. The master, the workers and the drivers have different loopback addresses,
-none of which is 127.0.0.1. The processes have no access to the checkout or its virtual environment, so
-nothing that they run depends on these. All processes die with this one.
+none of which is 127.0.0.1. The processes cannot access the checkout or its virtual environment, so they
+cannot depend on either. All processes die with this one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cluster:
         return f"spark://{_MASTER}:{self._port}"
 
     def __enter__(self) -> Self:
-        """Start everything; raise ServiceError if it is not up within a minute."""
+        """Start all processes; raise ServiceError if the cluster is not ready within a minute."""
         self._directory.mkdir(parents=True, exist_ok=True)
         write_whole(self._secret, secrets.token_hex(32), mode=0o600)
         try:
@@ -129,8 +129,9 @@ class Cluster:
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": host,  # otherwise the web pages listen on every network of the machine
-            # A killed worker is noticed by its connection, and one that hangs after this time. On a busy
-            # machine, less than a minute repeatedly takes a working one for that.
+            # The master notices a killed worker when its connection closes, and a hanging worker after this
+            # time. With less than a minute, it repeatedly considered working workers as hanging on a busy
+            # machine.
             "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=60",
             **({"JAVA_HOME": java} if java else {}),
         }

@@ -36,6 +36,6 @@ def file_of(path: str | Path, commit: Path, kind: str = "add") -> Path:
 
 
 def as_in_a_new_process(spark: SparkSession) -> None:
-    """Forget what Delta and the driver know about all tables."""
+    """Clear what Delta and the driver have cached about all tables."""
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     forget()

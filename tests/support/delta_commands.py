@@ -71,7 +71,7 @@ def optimize(spark: SparkSession, settings: Settings, table: str) -> None:
 
 
 def vacuum(spark: SparkSession, settings: Settings, table: str, *, everything: bool) -> None:
-    """VACUUM files older than a week from the table or, with `everything`, as if that week had passed."""
+    """VACUUM the table's files that are older than a week or, with `everything`, of any age."""
     with _vacuuming(spark):
         _open(spark, settings, table).vacuum(0 if everything else None)
 

@@ -141,7 +141,7 @@ class Export:
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
     def run(self, max_bytes: int = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
-        """Export until caught up, and return the micro-batches' results; `notices` has the notices."""
+        """Export until caught up, and return the micro-batches' results; `notices` collects the notices."""
         done: list[BatchDone] = []
         self.notices.clear()
         settings = self.settings.changed({"run.max_bytes": max_bytes})

@@ -38,7 +38,7 @@ def full(process: int, *, but_for: int = 0) -> Iterator[None]:
 def full_once(
     write: Callable[..., Any], key_of: Callable[..., object], process: Callable[[], int]
 ) -> Callable[..., Any]:
-    """Return a write function like the given one that finds the disk full at the first call for each key."""
+    """Return a function like `write` that finds the disk full at the first call for each key."""
     met = set[object]()
 
     def writing(*given: Any, **named: Any) -> Any:

@@ -65,7 +65,7 @@ def problems(found: Object) -> list[str]:
         for which in (
             "driverSpec",
             "executorSpec",
-        ):  # a second opinion on the pods, by Kubernetes' own schema
+        ):  # also check the pods against Kubernetes' own schema
             template = found["spec"][which]["podTemplateSpec"]
             pod = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
             kubernetes_validate.validate(pod, KUBERNETES, strict=True)

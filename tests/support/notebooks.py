@@ -1,4 +1,4 @@
-"""Notebooks that run in a kernel, and what their cells show."""
+"""Notebooks that run in a kernel, and the output of their cells."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HARMLESS = {
 
 @dataclass
 class Cell:
-    """A cell and what it has shown: tables as HTML, plots as PNG, and what it wrote to standard error."""
+    """A cell and its output: tables as HTML, plots as PNG, and its standard error."""
 
     source: str
     tables: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def execute(notebook: Path, settings: Settings, directory: Path) -> Notebook:
     client = NotebookClient(
         document, km=manager, timeout=600, resources={"metadata": {"path": str(elsewhere)}}
     )
-    # A kernel with pytest's variable does not show what other processes print.
+    # With pytest's variable, a kernel does not show the output of other processes.
     kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     asyncio.run(_run(client, manager, kept | _environment(settings, directory)))
     assert list(elsewhere.iterdir()) == []

@@ -1,8 +1,8 @@
-"""How topics, Redis and PostgreSQL differ from the rows of gold, without Spark and without the exporter.
+"""Compare topics, Redis and PostgreSQL with the rows of gold, without Spark and without the exporter.
 
     outputs(settings, "user_transactions_5m", rows_of(settings, "gold.user_transactions_5m"))
 
-This module builds the messages from the rows independently. No step has anything left to do.
+This module builds the messages from the rows independently. All steps must have caught up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = {
     "call_records": ("user1", "user2", "ts"),
 }
 MISSING = "is missing"
-_BOOKKEEPING = {"_version", "_generation"}  # columns of rows in addition to gold's columns
+_BOOKKEEPING = {"_version", "_generation"}  # columns in addition to gold's columns
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def layer(self) -> str:
-        """The audit's check that covers the difference: of records, of gold, or another one."""
+        """The audit's check that covers the difference: records, gold, or empty for any other check."""
         if self.where.startswith(("silver.", "dead letters")):
             return "records"
         return "gold" if self.where.startswith("gold.") else ""

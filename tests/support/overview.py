@@ -63,5 +63,5 @@ def wait_for_layers(demo: subprocess.Popen[bytes], url: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the demo, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # this also ends the demo
     main(Path(sys.argv[1]))

@@ -260,7 +260,7 @@ def noted(settings: Settings, table: str) -> dict[str, int]:
 
 
 def remove(path: Path) -> None:
-    """Remove a table while a query is running, which may be writing a file to it."""
+    """Remove a table while a running query may be writing a file to it."""
     while path.exists():
         shutil.rmtree(path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Commands that run as processes, as for a user, each in its own place.
+"""Commands that run as processes, as when users run them, each in its own place.
 
 A place is a home, a lake, topics of every stream and a Redis database.
 """

@@ -1,4 +1,4 @@
-"""`lakehouse` for shell blocks: lets the server at a socket run the command, and prints its output."""
+"""`lakehouse` for shell blocks: asks the server at a socket to run the command, and prints its output."""
 
 import json
 import os

@@ -2,7 +2,7 @@
 
     python -m tests.support.stranger PORT [property=value ...]
 
-It asks for the driver's shuffle tracker, and prints the result in one line.
+It requests the driver's shuffle tracker, and prints the result in one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process on a terminal of its own, and what is left on the screen of what it prints."""
+"""A process on its own terminal, and the output that remains on the screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _PIECE = re.compile(r"\x1b\[([\d;?]*)([A-Za-z])|\r\n|\n|\r|[^\x1b\r\n]+")
 def left(output: str) -> list[str]:
     """Return the lines on the screen, without empty lines at the end and without colours.
 
-    Knows the cursor's movements up (A), and erasing a line (2K); nothing may be wider than the terminal.
+    This function supports moving the cursor up (A) and erasing a line (2K). No line may be wider than the
+    terminal.
     """
     lines, row, column = [""], 0, 0
     for found in _PIECE.finditer(output):
@@ -43,7 +44,7 @@ def left(output: str) -> list[str]:
 
 
 class Terminal:
-    """A process on a terminal of its own, and what it has printed."""
+    """A process on its own terminal, and its output so far."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()

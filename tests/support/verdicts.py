@@ -21,11 +21,12 @@ from tests.oracles.metrics import METRICS_1M, PERCENTILES, Grain, Metric, Statis
 from tests.support.pipeline import SOURCE, Coordinates, Row, coordinates_of, micros
 from tests.support.streams import key_of, seconds_of
 
-# Beyond k values, KLL gives no bound but a confidence: at k = 200, one quantile's rank is within 1.33 % in 99
-# of 100 cases, and both ends of a range within 1.65 %. Twice that never occurs (more than five sigma).
+# For more than k values, KLL's error is only bounded with a probability: at k = 200, the rank of a single
+# quantile is within 1.33 % in 99 of 100 cases, and the ranks of both ends of a range are within 1.65 %. An
+# error twice as large (more than five sigma) never occurs in practice.
 RANK_ERROR_AT_200 = 0.033
 RELATIVE = 1e-9
-_TINY = 1e-150  # at about the size of its square, squares lose digits to underflow
+_TINY = 1e-150  # the squares of numbers near or below this lose digits to underflow
 
 E = TypeVar("E", bound=Event)
 
@@ -148,14 +149,14 @@ def _window_differences(
     }.items():
         if row[name] != value:
             yield f"{name} is {row[name]}, not {value}"
-    # A sum of floats is as exact as its largest terms allow, and a deviation as the largest values do.
+    # The largest terms limit the precision of a sum of floats, and the largest values that of a deviation.
     values = expected["values"]
     rounding = 8 * len(values) * math.ulp(1.0)
     size, root = (
         math.fsum(map(abs, values)),
         math.sqrt(math.fsum(value * value for value in values) / len(values)),
     )
-    least = 8 * len(values) * math.ulp(0.0)  # the distance between the smallest numbers
+    least = 8 * len(values) * math.ulp(0.0)  # the distance between the smallest floats
     slack = {
         "sum": rounding * size + least,
         "avg": rounding * size / len(values) + least,
