@@ -122,7 +122,7 @@ class Run(Action):
 
 @dataclass(frozen=True)
 class Kill(Action):
-    """End the next action's process at its n-th write, before it or (`after`) after it."""
+    """End the next action's process before its n-th write or, with `after`, after that write."""
 
     number: int = 1
     after: bool = False
@@ -170,7 +170,7 @@ class EmptyRedis(Action):
 
 @dataclass(frozen=True)
 class TwoRuns(Action):
-    """Run a layer in two processes: once the first has planned, the second runs until it is at rest."""
+    """Run a layer in two processes: when the first has planned a micro-batch, the second runs to rest."""
 
     layer: str = "silver"
 
@@ -198,7 +198,7 @@ class ChangeLateness(Action):
 
 @dataclass(frozen=True)
 class AddPartitions(Action):
-    """Add a partition to each topic that is read, and wait as long as a running process may not see it."""
+    """Add a partition to each input topic, and wait until running processes are certain to see it."""
 
     def do(self, world: World) -> None:
         world.partitions += 1

@@ -1,14 +1,14 @@
 """Conditions that must hold at the end of a story and at its checks; each difference is a line of text.
 
     compare  records, letters, gold, topics, Redis and PostgreSQL match the oracles (`compare`)
-    audit    it reports exactly the differences
+    audit    the audit reports exactly the differences
     final    a window that was sent as final stays final, unless a copy has since replaced the lake
     rebuild  rebuilding silver changes nothing
 
 If another writer has changed a table, a difference from the oracle is not a defect. It is a defect if the
 audit does not name each of the rows, or if rebuilding silver and gold does not correct them. If retention has
-deleted such a row's record from bronze, or a gold row's rows from silver, nothing shows the original row, so
-neither is checked.
+deleted such a row's record from bronze, or a gold row's rows from silver, the original row cannot be
+determined, so it is not checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHOWN = 6
 
 
 class DifferError(AssertionError):
-    """A lake differs from the oracles in the middle of a story; `found` has the differences."""
+    """A lake differs from the oracles in the middle of a story; `found` contains the differences."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__(*found)
@@ -65,7 +65,7 @@ def differences(world: World) -> list[str]:
 
 
 def _compared(world: World) -> list[str] | None:
-    """Bring the lake to rest, and compare it; None: nothing shows what another writer has changed."""
+    """Bring the lake to rest, and compare it. Return None if another writer's changes are unknown."""
     with world.shared.timed("rest"):
         try:
             world.rest()

@@ -1,10 +1,11 @@
-"""How a real lake differs from its expected contents: tables, topics, Redis and PostgreSQL, without Spark.
+"""Compare a real lake with its expected contents: tables, topics, Redis and PostgreSQL, without Spark.
 
     life.landed |= landings(settings, stream)       the current contents of bronze
     for one in differences(life, stream): print(one)
     disagreements(differences(life, stream), audit(…))
 
-The lake is at rest: every layer has run until it has nothing left to do. Tables are read with delta-rs.
+The lake must be at rest: every layer must have run until it had nothing left to do. Tables are read with
+delta-rs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def table_differences(life: Life, stream: Stream) -> list[Difference]:
-    """Return how the lake without its outputs differs from the contents that its history implies."""
+    """Return how the lake, without its outputs, differs from the contents that its history implies."""
     wanted = expected(life, stream)
     found = [*_not_landed(life, stream)]
     letters = _rows(life.settings, DEAD_LETTERS)
@@ -86,7 +87,7 @@ def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: St
 
 
 def within_silver(found: Sequence[Difference], life: Life) -> list[Difference]:
-    """Return the differences without gold rows from a time of which retention has deleted silver's rows."""
+    """Return the differences, except gold rows from times for which retention has deleted silver's rows."""
     taken = [one.silver_us for runs in life.taken.values() for one in runs if one.silver_us is not None]
     last_us = max(taken, default=0)
 
@@ -111,8 +112,8 @@ def disagreements(
     """Return the audit's false and missing findings; it must name exactly the differing records and rows.
 
     If records differ, the audit compares gold with a silver table that is itself wrong, so its findings about
-    gold are ignored. For topics and stores, it only has to report that something differs, but it must count
-    exactly the messages that another lake has left in topics, and must name each record that is `altered` in
+    gold are ignored. For topics and stores, it is enough that the audit reports a difference, but it must
+    count exactly the messages that another lake has left in topics, and name each record that is `altered` in
     bronze.
     """
     if altered:
@@ -257,7 +258,7 @@ def _letters(
 
 
 def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
-    """Return whether a row's letter with status `replayed` was written by an attempt that was not completed.
+    """Return whether an incomplete replay wrote a row's letter with status `replayed`.
 
     The letter of a record that a rebuild has found to be in time looks the same.
     """
@@ -287,7 +288,7 @@ def _gold(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iter
 def _with_closed(
     rows: Sequence[Row], wanted: Sequence[dict[str, Any]], closed: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return calls as expected; one that the clock had closed before it was set back may stay closed."""
+    """Return the expected calls. A call that was closed before the clock was set back may stay closed."""
     names = KEYS["call_records"]
 
     def key(row: Mapping[str, Any]) -> tuple[Any, ...]:

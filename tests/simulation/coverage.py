@@ -1,4 +1,4 @@
-"""What stories have reached, and what no story has reached."""
+"""Coverage of stories: the actions, writes and statuses that they have reached or missed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Coverage:
         self.refusals.update(one[:90] for one in ended.notices if one.startswith("refused"))
 
     def lines(self) -> Iterator[str]:
-        """Yield what was reached, and what was never reached."""
+        """Yield lines that say what was reached, and what was never reached."""
         known = sorted(self.actions)
         most = len(known) ** 2
         yield f"pairs of actions: {len(self.pairs)} of {most}"

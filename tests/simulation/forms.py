@@ -1,9 +1,8 @@
 """Forms of streams, and their record formats: JSON, a registered schema, or Debezium's envelope.
 
-In every form, a record is first described by its story: {"id", "version", "amount", "at_ms"}. Half of the
-records have a fraction of zeros in their numbers and a time as text, and a repeated one is written the other
-way. Every sending has a kind; the kinds in `BROKEN` belong to one form, whose format or envelope refuses
-them.
+In every form, the story first describes a record: {"id", "version", "amount", "at_ms"}. Half of the records
+contain numbers such as 10.0 and a time as text. A repeated record uses the other notation. Every sending has
+a kind. Each kind in `BROKEN` belongs to one form, whose format or envelope refuses it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ENVELOPED = {
     "by": {"name": "after.userId", "column": "user_id"},
     "value": {"name": "after.amount", "column": "amount"},
 }
-"""Transactions in the form in which Debezium writes the changes of a table."""
+"""Transactions as Debezium writes a table's changes."""
 
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "corrected": (TRANSACTIONS, _CORRECTED),
@@ -52,7 +51,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "format": "protobuf"}),
     "debezium": (TRANSACTIONS, _ENVELOPED),
 }
-"""A story's stream: its tables, and the keys that declare them."""
+"""For each form, its stream with the tables to use, and changes to the keys of the stream's declaration."""
 
 _ENCODED = ("not_framed", "unknown_schema", "truncated")
 BROKEN: Mapping[str, tuple[str, ...]] = {
@@ -121,7 +120,7 @@ def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Se
 
 
 def _spelled(kind: str, said: Said) -> Said:
-    """Return what the story says as it is, or with 10.0 instead of 10, and the time as loggers write it."""
+    """Return the description unchanged, or with 10.0 instead of 10 and the time as loggers write it."""
     if (said["version"] % 2 == 1) != (kind == "duplicate"):
         return said
     at = _EPOCH + timedelta(milliseconds=said["at_ms"])
@@ -167,7 +166,7 @@ def _user_of(said: Said) -> str:
 
 
 def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) -> Written:
-    """Return an encoded record; if malformed, it has an amount that only the contract refuses."""
+    """Return an encoded record; a malformed one has an amount that only the contract refuses."""
     if kind == "malformed":
         record["amount"] = -record["amount"]
     says = json.dumps(record).encode()

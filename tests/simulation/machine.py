@@ -1,10 +1,10 @@
 """Generate stories from seeds, run them, and shrink those that end in a difference.
 
 A story consists of a form of the stream, and of actions. It is determined only by its seed and number, so it
-can be generated again without the stories before it. Some of its actions are pairs whose turn it is
-(`turns`), some are phrases that lead to a rare state, and the rest are random. Hypothesis is not used,
-because its shrinker runs hundreds of cases, and each story takes seconds. Dropping halves, then single
-actions, then arguments needs at most forty runs.
+can be generated again without the stories before it. Some of its actions are scheduled pairs (`turns`), some
+are phrases that lead to a rare state, and the rest are random. Hypothesis is not used, because its shrinker
+runs hundreds of cases, and each story takes seconds. Dropping halves, then single actions, then arguments
+needs at most forty runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_story(text: str) -> Story:
 
 @dataclass
 class Ended:
-    """The result of a story: differences, and what it has reached."""
+    """The result of a story: its differences and its coverage."""
 
     story: Story
     differences: list[str] = field(default_factory=list)
@@ -277,7 +277,7 @@ def name_of(action: Action) -> str:
 
 
 def turns(seed: int, number: int, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of actions whose turn it is in the story with this number; all occur equally often."""
+    """Return the pairs of actions scheduled for the story with this number; all pairs occur equally often."""
     pairs = [(one, other) for one in names for other in names]
     Random(f"pairs of {seed}").shuffle(pairs)
     return [pairs[(number * _PAIRS + place) % len(pairs)] for place in range(_PAIRS)]
@@ -337,7 +337,7 @@ def _lived(world: World, story: Story) -> list[str]:
         return differences(world)
     except DifferError as error:
         return list(error.found)
-    except Exception as error:  # noqa: BLE001 - whatever is raised is what the story has found
+    except Exception as error:  # noqa: BLE001 - any error is a finding of the story
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
         return [f"{doing} raises {type(error).__name__}: {str(error)[:600]} ({where})"]
@@ -349,7 +349,7 @@ def kind_of(found: Iterable[str]) -> str:
 
 
 def shrunk(shared: Shared, ended: Ended, most: int = 40) -> Ended:
-    """Drop actions and arguments as long as the first difference remains of the same kind."""
+    """Drop actions and arguments while the first difference stays of the same kind."""
     best, kind, left = ended, kind_of(ended.differences), most
 
     def try_(actions: Sequence[Action]) -> bool:

@@ -1,4 +1,4 @@
-"""The history of a lake, and the contents that it implies, according to the oracles alone.
+"""The history of a lake, and the contents that it implies, according only to the oracles.
 
     life = Life(settings)
     life.sent.append(Sent("transactions", ("transactions-topic", 0, 0), 1_767_268_800_000, b"ann", b"{…}"))

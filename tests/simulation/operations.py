@@ -35,8 +35,8 @@ _MAY_DIFFER = {"lake", "stream_defaults"}
 class EvictRedis(Action):
     """Evict every second key from Redis, as a small Redis would; the audit must report the missing rows.
 
-    The export writes them again, but at most every ten minutes (docs/redis.md). The keys are deleted, and
-    INFO counts them as evicted, because it is random which keys Redis itself would evict.
+    The export writes them again, but at most every ten minutes (docs/redis.md). This action deletes the keys,
+    and INFO counts them as evicted, because Redis itself would choose keys at random.
     """
 
     first: int = 0
@@ -178,7 +178,7 @@ class Standby(Action):
             try:
                 with patch.object(leases, "_LENGTH_S", 0.0):
                     world.run(LAYERS)
-            except AssertionError as error:  # a defect, but not one of the first process
+            except AssertionError as error:  # a defect, but not in the first process
                 troubles.append(error)
             world.where = where
 
@@ -206,9 +206,9 @@ class Standby(Action):
 class RecreateTopic(Action):
     """Delete a side's topic, recreate it, fill it beyond the position read, and continue in another lake.
 
-    If bronze has read the old topic, it refuses the new one, in the running process as in a new one. Then the
-    new lake's export is refused until it may send again (docs/refused-topics.md). In calls, the new lake
-    reads the other topic again.
+    If bronze has read the old topic, it refuses the new one, both in the running process and in a new one.
+    Then the new lake's export is refused until it may send again (docs/refused-topics.md). In calls, the new
+    lake reads the other topic again.
     """
 
     side: int = 0

@@ -36,9 +36,9 @@ def open_letters(world: World) -> list[Row]:
 
 @dataclass(frozen=True)
 class _OfLetters(Action):
-    """Decide about open letters: the n-th or, with -1, all of them.
+    """Decide about an open letter, by its number `which` or, with -1, about all of them.
 
-    Before the n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
+    Before commit number `land_before`, records that wait in Kafka land and are judged; with 0, none do.
     """
 
     which: int = -1
@@ -61,7 +61,7 @@ class _OfLetters(Action):
         with world.process(partial(self.do, world)), world.refusing(), landing:
             self._decide(world, selection, at)
             is_done = True
-        for source in world.stream.sources:  # a replay that has admitted records records this itself
+        for source in world.stream.sources:  # a replay itself notes the records that it has admitted
             found = _admissions(world, places)[source.table] - before[source.table]
             said = max(found, key=lambda one: one[1], default=(after_us[source.table], 0))
             after_us[source.table], _ = said
@@ -95,7 +95,7 @@ def _processed(world: World) -> dict[str, int]:
 
 
 def _landing(world: World, number: int, after_us: dict[str, int]) -> AbstractContextManager[None]:
-    """Let waiting records land and be judged before the n-th commit, and then update `after_us`."""
+    """Let waiting records land and be judged before the commit with this number, and update `after_us`."""
 
     def land() -> None:
         world.run(("bronze", "silver"))
@@ -116,7 +116,7 @@ def source_of(world: World, letter: Row) -> Source:
 
 
 def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[tuple[int, int]]]:
-    """Return, by source, after which landing and when (in us) replays admitted records at these places."""
+    """Return by source when replays admitted these records: after which landing, and at which time (us)."""
     found = defaultdict[str, set[tuple[int, int]]](set)
     letters = [(table_of(row), row) for row in pipeline.rows_of(world.settings, DEAD_LETTERS)]
     for source in world.stream.sources:
@@ -149,7 +149,7 @@ class Replay(_OfLetters):
 
 @dataclass(frozen=True)
 class ReplayWhileRunning(Replay):
-    """Run silver, and replay letters before its n-th commit, or after it if it makes fewer."""
+    """Run silver, and replay letters before its commit number `before`, or at the end if it makes fewer."""
 
     before: int = 2
 
@@ -182,9 +182,9 @@ class Discard(_OfLetters):
 
 @dataclass(frozen=True)
 class Resolve(Action):
-    """Close the n-th open letter by silver's newest row or, with `same`, by the row with its event time.
+    """Close open letter `which` by silver's newest row or, with `same`, by the row with its event time.
 
-    Before the n-th commit, records that are waiting in Kafka land and are judged; with 0, none do.
+    Before commit number `land_before`, records that wait in Kafka land and are judged; with 0, none do.
     """
 
     which: int = 0
@@ -249,7 +249,7 @@ def _sent_again_as(place: Coordinates) -> str:
 
 @dataclass(frozen=True)
 class RebuildSilver(Action):
-    """Rebuild silver; before its n-th commit, records that are waiting in Kafka land and are judged.
+    """Rebuild silver. Before its commit `land_before`, records that wait in Kafka land and are judged.
 
     Records are rebuilt if they were sent at most `since_s` and at least `until_s` seconds ago; 0: no limit.
     Sources with ids are always rebuilt completely. With `allow_late`, late records are in time.
@@ -306,7 +306,7 @@ def _is_within(span: Landed, world: World, place: Coordinates) -> bool:
 
 
 def forget_in_time(world: World, gone: Collection[Coordinates] | None = None) -> None:
-    """Forget the in-time decisions for records in `gone`, or all: only their silver rows recorded them."""
+    """Forget in-time decisions for records in `gone` (None: all), which only their silver rows recorded."""
     for made in world.life.decisions.values():
         made[:] = [
             one for one in made if one.what != "in time" or (gone is not None and one.place not in gone)
@@ -333,7 +333,7 @@ class RebuildGold(Action):
 
 @dataclass(frozen=True)
 class Maintain(Action):
-    """Maintain every table; tables with 0 days, and sides other than a named one, keep everything."""
+    """Maintain every table. Tables with 0 days, and sides other than `side` if it is set, keep everything."""
 
     bronze: int = 0
     silver: int = 0

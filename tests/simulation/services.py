@@ -23,7 +23,7 @@ from tests.support import postgres_servers
 from tests.support.registries import registry
 
 _LASTING = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
-"""The number of stories from which the JVM's second compiler is worth its cost."""
+"""Java options for a session that runs many stories, so that the JVM's second compiler pays off."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Shared:
 
 @contextmanager
 def shared(settings: Settings | None = None, spark: SparkSession | None = None) -> Iterator[Shared]:
-    """Start the services and the session; services that are passed in are used instead, and keep running.
+    """Start the services and the session. Services that are passed in are used instead, and keep running.
 
     In that case, `settings` contain the addresses of the broker and Redis.
     """

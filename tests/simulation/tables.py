@@ -22,7 +22,7 @@ _AMOUNT = re.compile(rb'("(?:amount|value|analytics|metrics)": )[0-9]+')
 
 
 def _changed_by(layer: str) -> set[str]:
-    """Return the layers that are no longer correct, because gold was computed from the previous silver."""
+    """Return the layers that may differ from the oracles after another writer's change in this layer."""
     return {"bronze": {"silver", "gold"}, "silver": {"silver", "gold"}}.get(layer, {layer})
 
 
@@ -51,7 +51,7 @@ class Vacuum(_OfTable):
     """VACUUM files that no version of the last week needs, or that the newest version does not need.
 
     In the second case (`everything`), all layers first read what they need of earlier versions. In gold, the
-    audit of Redis also needs them, for as long as its rows live.
+    audit of Redis also needs earlier versions while its rows live.
     """
 
     everything: bool = False

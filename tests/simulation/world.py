@@ -247,7 +247,7 @@ class World:
     def process(self, again: Callable[[], None] | None = None) -> Iterator[None]:
         """Run the block as a process, which a pending kill ends; the next process knows only its tables.
 
-        `again` is the action that a person finally takes if the process was killed, or None.
+        `again` repeats the action at the end if the process was killed, as a person would. It may be None.
         """
         number, after = self.wait_for_kill or (0, False)
         hold_at, meanwhile = self.wait_for_hold or (0, self.restart)
@@ -336,7 +336,7 @@ class World:
             self._note_taken(known)
 
     def _ids_taken(self, source: Source) -> set[Row]:
-        """Return the ids with data that retention has deleted, with its notes about them."""
+        """Return the ids whose data retention has deleted, with retention's notes about them."""
         return set(retained.ids_taken(self.lake, source).collect())
 
     def _note_taken(self, known: Mapping[str, set[Row]]) -> None:
@@ -377,7 +377,7 @@ class World:
             self.run(LAYERS)
             if self.form in {"windows", "calls"}:  # its step may not have checked the clock since
                 self.restart()
-                self._is_standing = True  # which does not advance until everything is compared
+                self._is_standing = True  # the clock does not advance until everything is compared
                 self.run(LAYERS)
 
     def move_on(self) -> None:
@@ -390,7 +390,7 @@ class World:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Record errors with a message in the block, which are also valid results."""
+        """Record errors that the block raises with a message; they are valid results, too."""
         try:
             yield
         except LakehouseError as error:

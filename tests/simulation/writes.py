@@ -1,4 +1,4 @@
-"""Every place where a step writes durably, and a process that ends at the n-th write.
+"""All places where a step writes durably, and a process that ends at the n-th write.
 
 Writes are intercepted in libraries, or in the one place through which all commits go. Commits by Delta's own
 commands (OPTIMIZE, VACUUM, UPDATE) are not intercepted.
