@@ -2,12 +2,13 @@
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
 contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
-record is not examined further. Otherwise, the record's contract fields are converted to JSON, which is then
-examined. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
+record needs no further validation. Otherwise, its contract fields are converted to JSON, which is then
+validated. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
 
 An Avro reader ignores bytes after a record, and Spark returns a struct of nulls if decoding fails. Each
 record is therefore read as the first field of an outer record, whose second field contains bytes that no
-producer can know. The second field is null if decoding failed, and differs if extra bytes follow the record.
+producer can know. After decoding, the second field is null if decoding failed, and differs from these bytes
+if extra bytes follow the record.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """A reader for one writer's records, with the Spark type of the records that it returns."""
+    """A reader for the records of one writer's schema.
+
+    `of_spark` is the Spark type of the decoded records.
+    """
 
     projection: Projection
     of_spark: DataType
@@ -64,7 +68,7 @@ class _Reader:
         return taken(source, self.projection.type, record, self.of_spark)
 
     def body(self, source: Source, record: Column) -> Column:
-        """Return a record as JSON, for inspection."""
+        """Return a record as JSON, for validation."""
         return body(source, self.projection, record, self.of_spark)
 
 
@@ -84,7 +88,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    If Spark has stopped or is out of memory, raises the error unchanged.
+    Re-raises an error unchanged if Spark has stopped or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -108,7 +112,7 @@ on_forget(_read.cache_clear)
 
 
 def _decoded(projection: Projection, value: Column) -> Column:
-    """Return a record and the bytes after it. Both are null if the value cannot be decoded."""
+    """Decode a record and the bytes after it. Both are null if the value cannot be decoded."""
     marked = F.concat(F.lit(projection.first), value, F.lit(_END))
     return from_avro(marked, projection.writer, {**_OPTIONS, "avroSchema": projection.reader})
 
@@ -121,7 +125,7 @@ def _read_of(projection: Projection, is_its: Column) -> Column:
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Columns, ...]:
-    """Return the columns that decode these writers' records, step by step."""
+    """Return the columns to add in each step of decoding records with these writers' schemas."""
     is_of = {one: wire.first_bytes() == F.lit(wire.header(one)) for one, _ in writers}
     readers = {one: it for one, it in writers if isinstance(it, _Reader)}
     reads = {f"_avro_{one}": _read_of(it.projection, is_of[one]) for one, it in readers.items()}
@@ -160,7 +164,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Return the column for the schema that the record names, or null if there is no such column."""
+    """Select the column for the schema that each record names, or null if there is no such column."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)

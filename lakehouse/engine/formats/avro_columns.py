@@ -27,7 +27,7 @@ _AS_JSON = {
 _WHOLE = ("int", "long")
 _FLOATS = ("float", "double")
 _NUMBERS = (*_WHOLE, *_FLOATS)
-_END_OF_WHOLE = 1e16  # from here on, Protobuf's JSON has an exponent, too
+_END_OF_WHOLE = 1e16  # from this value on, Protobuf's JSON has an exponent, too
 _UNITS: dict[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _YEAR_1_S, _YEAR_10000_S, _DAY_S = -62_135_596_800, 253_402_300_800, 86_400
 _MOST = 2**63 - 1
@@ -35,7 +35,7 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Taken:
-    """A column's value from a writer's records, and whether it is proven valid."""
+    """A column's value from a decoded record, and whether the value is proven valid."""
 
     value: Column
     is_proven: Column
@@ -43,7 +43,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Found:
-    """A value in a record, with its Avro type and its Spark type."""
+    """A value in a decoded record, with its Avro type and its Spark type."""
 
     type: AvroType
     value: Column
@@ -51,7 +51,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether Avro encodes the value as a number. This includes times."""
+        """Whether Avro encodes the value as a number, as it does for times."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -63,7 +63,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the value as a number, even if it was read whole and Spark made it a time or a date."""
+        """Return the value as a number, even if Spark has decoded it as a time or a date."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -75,7 +75,8 @@ class _Found:
     def whole(self) -> Column:
         """Return a float, double or decimal as a long, or null if it has a fraction or is too large.
 
-        Spark's JSON has an exponent in doubles from 10,000,000 on, so a thorough check would refuse them.
+        Spark writes doubles from 10,000,000 on with an exponent in JSON, so validating the JSON would refuse
+        them.
         """
         is_whole = (self.value % 1 == 0) & (F.abs(self.value) < _END_OF_WHOLE)
         return F.when(is_whole, self.value.try_cast("long"))
@@ -101,7 +102,7 @@ def has(type_: AvroType, path: tuple[str, ...]) -> bool:
 
 
 def taken(source: Source, type_: AvroType, record: Column, of_spark: DataType) -> dict[str, Taken]:
-    """Take the values for the contract's columns and `event_time` from a writer's record."""
+    """Return a decoded record's values for the contract's columns and `event_time`."""
     contract, root = source.contract, _Found(type_.bare, record, of_spark)
     found: dict[str, Taken] = {}
     for field in contract.fields:
@@ -127,7 +128,7 @@ def _nothing(field: Field) -> Column:
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
-    """Convert a writer's value to the type of the contract's field, or return null if it does not fit."""
+    """Convert a decoded value to the type of the contract's field; the result is null if it does not fit."""
     if field.type is FieldType.JSON:
         return _as_json(field, found)
     optional = F.lit(False) if field.required else found.value.isNull()
@@ -175,9 +176,10 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 
 
 def _as_json(field: Field, found: _Found) -> Taken:
-    """Return a value of any type for a JSON field. Values of rare types are left to the examination.
+    """Return a value of any type for a JSON field.
 
-    A string's text is parsed as JSON if possible (`wire.any_json`).
+    Values of rare types are null here and are validated as JSON. A string is parsed as JSON if possible
+    (`wire.any_json`).
     """
     value, of_spark = found.value, found.of_spark
     optional = F.lit(False) if field.required else value.isNull()
@@ -192,7 +194,7 @@ def _as_json(field: Field, found: _Found) -> Taken:
 
 
 def _time(source: Source, found: _Found) -> Taken:
-    """Return the event time if it is accepted, or null for values that need examination."""
+    """Return the event time if it is accepted, or null if it must be validated as JSON."""
     logical, unit = found.type.logical or "", source.contract.event_time_unit
     if found.may_have_fraction and unit != "s":
         number = found.whole()
@@ -206,9 +208,9 @@ def _time(source: Source, found: _Found) -> Taken:
 
 
 def body(source: Source, projection: Projection, record: Column, of_spark: DataType) -> Column:
-    """Return a writer's record as JSON, restricted to the contract's fields.
+    """Return a decoded record as JSON with only the contract's fields.
 
-    Bytes inside a JSON field are written in Base64. In any other field, bytes become an object, to
+    Bytes inside a JSON field are encoded in Base64. In any other field, bytes become an object, to
     distinguish them from a string. An event time that is not a plain number becomes text, because a JSON
     number would be read in the contract's unit.
     """
@@ -257,7 +259,7 @@ def _time_text(found: _Found) -> Column:
 
 
 def _with_names(found: _Found) -> Column:
-    """Return a value that was read whole, with its schema's field names."""
+    """Return a value in which all nested fields have their names from the schema."""
     named = _named(found.of_spark, found.type)
     return found.value if named == found.of_spark else found.value.cast(named)
 

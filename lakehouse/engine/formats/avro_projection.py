@@ -27,7 +27,7 @@ MOST_FIXED = 1_000_000
 MOST_MEMORY = 512 << 20
 """The maximum memory, in bytes, for a value's arrays and maps."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
-_WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # the purpose of a named type
+_WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # prefixes of generated type names, by purpose
 _WITHIN = {"array": "items", "map": "values"}
 _COUNTED = 10**12
 
@@ -47,12 +47,12 @@ class Wanted:
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether the value is read as a whole, with everything inside it."""
+        """Whether the value is read with everything inside it."""
         return self.is_whole or (self.is_value and bool(self.inner))
 
 
 def wanted_of(contract: Contract) -> Wanted:
-    """Return the part of a record that a contract needs."""
+    """Return the parts of a record that a contract needs."""
     leaves = {one.path: one.type is FieldType.JSON for one in contract.fields}
     leaves.setdefault(contract.event_time_path, False)
 
@@ -129,7 +129,7 @@ def _nodes(type_: AvroType, wanted: Wanted) -> int:
 
 
 def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
-    """Return a record's needed fields with their positions, or None for a type that is read whole."""
+    """Return a record's needed fields with their positions, or None for a type that is read completely."""
     bare = type_.bare
     if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
         return None
@@ -139,7 +139,7 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
     ]
 
 
-# Bytes of memory for a value: Avro's object, Spark's object and the JSON, measured roughly.
+# Approximate bytes of memory for a value: Avro's object, Spark's object and the JSON.
 _ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
 _PER_CHARACTER = 16  # per character of a field name, which JSON repeats
 
@@ -161,8 +161,8 @@ def _of_collections_in(type_: AvroType) -> float:
 def _per_byte(type_: AvroType) -> float:
     """Return the worst-case memory per encoded byte for a value of this type.
 
-    A record consists only of its fields' bytes, so its result is its worst field's result plus the record's
-    own overhead.
+    A record's encoding consists only of its fields, so the result for a record is that of its worst field,
+    plus the record's own overhead.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
     if type_.kind == "union" and len(type_.members()) <= 1:
@@ -181,14 +181,20 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """One of the two schemas; with `skips`, it omits unneeded fields. Each named type is defined once."""
+    """A builder for one of the two schemas.
+
+    With `skips`, it omits unneeded fields. It defines each named type once.
+    """
 
     def __init__(self, *, skips: bool) -> None:
         self._skips = skips
         self._written: set[str] = set()
 
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
-        """Return a type with only the needed parts. A partly read record is named after its place."""
+        """Return a type with only the needed parts.
+
+        A partly read record is named after its position (`place`).
+        """
         steps = _steps(type_, wanted)
         if steps is None:
             is_scalar = not type_.bare.types
@@ -208,7 +214,10 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type to read. Times get Spark's types if read whole, and are numbers otherwise."""
+        """Return a type to read.
+
+        Times have Spark's types if `is_whole` is set; otherwise they are numbers.
+        """
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed type of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are allowed")
@@ -227,7 +236,10 @@ class _Document:
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types. A named type's new name consists of its purpose and number."""
+        """Return a type with its inner types.
+
+        The new name of a named type is its mark followed by its number.
+        """
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):

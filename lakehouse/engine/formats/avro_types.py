@@ -1,4 +1,4 @@
-"""Parse Avro schemas into types, which are measured before anything is built from them.
+"""Parse Avro schemas into types, and measure the types before anything is built from them.
 
 Anyone with access to the registry can register a schema. Spark expands each use of a named type, so a short
 schema can expand to more types than fit in memory. Here, each type is a single object, however often it is
@@ -149,7 +149,10 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """A parser for a schema. It knows a type's name once its definition begins, and the type once it ends."""
+    """A parser for a schema.
+
+    It registers a type's name when the definition begins, and the type when it ends.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -279,7 +282,7 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
     """Return the precision and scale with which a decimal is read, or zeros for any other type.
 
-    The schema's precision is replaced by the greatest possible one, because Spark truncates numbers that have
+    The greatest possible precision replaces the schema's precision, because Spark truncates numbers that have
     more digits than their schema declares.
     """
     precision, scale = given.get("precision"), given.get("scale", 0)

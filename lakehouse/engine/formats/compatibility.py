@@ -1,9 +1,9 @@
 """Compare a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused because of it. This happens if the schema lacks a
-required field, or if the field's type never matches the contract's type. A required field that the schema
-makes optional causes a warning, because only records without the field are refused. So does a double for a
-whole number, because only values with a fraction, and those from 1e16 on, are refused.
+A field breaks the contract if it would cause every record to be refused: the schema lacks a required field,
+or the field's type never matches the contract's type. A required field that is optional in the schema only
+causes a warning, because only records without the field are refused. The same applies to a double for a whole
+number, because only values with a fraction, and values from 1e16 on, are refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Found:
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return any conflicts between a source's contract and a schema.
+    """Return the conflicts between a source's contract and a schema.
 
     Raises ValueError for a schema that cannot be read.
     """

@@ -1,8 +1,8 @@
 """Generate schemas and ODCS data contracts from a stream's contract.
 
-Optional fields are nullable. So is the event time, because Kafka's timestamp can replace it. In Avro and
-Protobuf, a JSON field becomes a string containing JSON. Protobuf has no decimal type, so a DECIMAL becomes a
-string of digits.
+Optional fields are nullable. The event time is nullable too, because Kafka's timestamp can replace it. In
+Avro and Protobuf, a JSON field becomes a string containing JSON. Protobuf has no decimal type, so a DECIMAL
+becomes a string of digits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _JSON_TIME = {"type": ["integer", "string", "null"]}
 
 @dataclass(frozen=True)
 class Leaf:
-    """A field in a schema; `field` is None for an event time that is not a field of the contract."""
+    """A field in a schema. `field` is None for an event time that is not among the contract's fields."""
 
     field: Field | None
     required: bool
@@ -96,8 +96,8 @@ def tree_of(contract: Contract) -> Tree:
 
 def _both(path: Sequence[str]) -> SettingsError:
     return SettingsError(
-        f"{printable('.'.join(path))}: the contract has both this object and fields inside it, which no "
-        "schema can express; remove one of them"
+        f"{printable('.'.join(path))}: the contract uses this name for both a field and an object with "
+        "fields, which no schema can express; remove one of them"
     )
 
 
@@ -187,7 +187,7 @@ def _require_json_names(names: Iterable[str]) -> None:
         in_json = re.sub(r"_+(.?)", lambda match: match[1].upper(), name)
         if in_json in found:
             raise SettingsError(
-                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}. Use "
+                f"Protobuf cannot distinguish {found[in_json]} from {name}: both are {in_json} in JSON. Use "
                 "the format json or json-schema instead"
             )
         found[in_json] = name

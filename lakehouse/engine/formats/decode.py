@@ -1,8 +1,8 @@
 """Decode records in formats other than JSON, with schemas from a registry.
 
 A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze stores the original bytes.
-`decoded` adds the columns listed in `lakehouse.engine.records.decoding` before records are validated, whether
-by silver, a replay or a rebuild. Only the contract decides whether fields are valid.
+Before silver, a replay or a rebuild validates records, `decoded` adds the columns listed in
+`lakehouse.engine.records.decoding`. Only the contract decides whether fields are valid.
 
 | rule | broken by |
 | --- | --- |
@@ -12,7 +12,8 @@ by silver, a replay or a rebuild. Only the contract decides whether fields are v
 | trailing_bytes | bytes after the record |
 | schema_lacks_field | a required field that the writer's schema does not have |
 
-If the registry does not answer, no record is judged. The step fails and is retried after a pause.
+If the registry does not answer, no record is accepted or refused. The step fails and is retried after a
+pause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lakehouse.streams.definition import Source
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
     """Return bronze rows with the decoded columns for validation; for JSON, return them unchanged.
 
-    `lake` is the tables' root, where schemas are stored; if it is None, they are not stored. For Avro and
+    `lake` is the root directory in which schemas are stored; if it is None, they are not stored. For Avro and
     Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids. Raises
     RegistryError if a schema is unknown and the registry does not answer.
     """

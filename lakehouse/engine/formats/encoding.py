@@ -3,7 +3,7 @@
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", ...}'))
 
-A value that does not fit its schema, such as a malformed sample, is sent unencoded, after the five-byte
+A value that does not match its schema, such as a malformed sample, is sent unencoded, after the five-byte
 header.
 """
 

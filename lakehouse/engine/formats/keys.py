@@ -1,8 +1,8 @@
 """Decode the Avro keys of deletions to ids, using the writers' schemas.
 
-A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If the key's schema is not
-a record but, for example, "string" or "long", the key is read as a record with one field, because Avro
-encodes a bare value and a record with only that value identically.
+A key is read in the same way as a value (`lakehouse.engine.formats.avro`), with the same limits. If the key's
+schema is not a record (but, for example, "string" or "long"), the key is read as a record with one field,
+because Avro encodes a single value and a record with only that value identically.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def decoded(
 ) -> DataFrame:
     """Return bronze rows with the columns that `lakehouse.engine.records.deletions` needs for Avro keys.
 
-    `looked_up` decodes a frame's values with the schemas that they name. Keys are read only from records
-    without a value.
+    `looked_up` decodes a frame's values with the schemas that they name. Only the keys of records without a
+    value are read.
     """
     key = F.when(F.col("value").isNull(), F.col("key"))
     aside = rows.withColumns({_ASIDE: F.col("value"), "value": key})

@@ -52,7 +52,7 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, schemas: tuple[tuple[int, Registered], ...]) -> tuple[Columns, ...]:
-    """Return the columns that decode records with these schemas, step by step."""
+    """Return the columns to add in each step of decoding records with these schemas."""
     usable, refused = dict[int, bytes](), wire.not_framed()
     for one, schema in schemas:
         is_of = wire.first_bytes() == F.lit(wire.header(one))
@@ -130,8 +130,8 @@ def _files_of(schema: Registered) -> bytes | str:
 def compiled(text: str) -> bytes:
     """Return the file descriptor set for a schema's text. The schema's own file is last.
 
-    The text is protoc input, or a file descriptor in Base64. If it is neither, raises ValueError with
-    protoc's first error. Also raises ValueError if the text is too long or takes too long to compile.
+    The text is protoc input, or a file descriptor in Base64. Raises ValueError with protoc's first error if
+    the text is neither, and also if the text is too long or takes too long to compile.
     """
     content = text.encode()
     if len(content) > _MOST_TEXT:

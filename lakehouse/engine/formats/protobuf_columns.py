@@ -29,10 +29,10 @@ Convert = Callable[[Any], Any]
 Take = Callable[[FieldDescriptor], Convert | None]
 """Returns the converter for a field's values, or None if they cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Returns a field's values from messages (None: absent or unfit) and, keyed by position, the errors."""
+"""Returns a field's values from messages (None if absent or invalid) and, keyed by position, the errors."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
-_END_OF_WHOLE = 1e16  # from here on, a double's JSON has an exponent
+_END_OF_WHOLE = 1e16  # from this value on, a double has an exponent in JSON
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
 _OPEN = frozenset({"map", "struct", "value", "any"})
 
@@ -78,7 +78,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return access to the field at a path. The field may be missing or have an unsuitable type."""
+    """Return access to the field at a path, even if the field is missing or has an unsuitable type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -151,9 +151,9 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return a function that finds a field's converter to the contract's type, if there is one.
+    """Return a function that finds the converter from a field to the contract's type, if there is one.
 
-    Text remains raw bytes. Without `json`, the values of JSON fields are not converted.
+    Text is not decoded: it remains bytes. Without `json`, the values of JSON fields are not converted.
     """
 
     def take(one: FieldDescriptor) -> Convert | None:
@@ -197,7 +197,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return a function that finds a field's converter to epoch microseconds, if there is one."""
+    """Return a function that finds the converter from a field to epoch microseconds, if there is one."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:

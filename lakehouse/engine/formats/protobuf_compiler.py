@@ -27,7 +27,7 @@ _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
 
 
 def main(cpu_s: int, most_bytes: int) -> None:
-    """Compile the schema on standard input within limits. Exits with a message if it is invalid."""
+    """Compile the schema on standard input within limits. Exits with a message if the schema is invalid."""
     # Exceeding the soft limit sends SIGXCPU, which names the cause; the hard limit would send SIGKILL.
     limits = {resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_AS: (most_bytes, most_bytes)}
     for limit, most in limits.items():

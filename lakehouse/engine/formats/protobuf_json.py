@@ -1,6 +1,6 @@
 """Write Protobuf values as JSON, for JSON fields in the contract.
 
-The mapping is Protobuf's own (ProtoJSON). Fields have their JSON names, or their own names if JSON names
+The mapping is ProtoJSON, Protobuf's own. Fields have their JSON names, or their own names if JSON names
 clash, and unset fields are omitted. Unlike in ProtoJSON, 64-bit integers are numbers, not strings. To bound
 time and memory, the nesting depth is limited, and so is the JSON's length relative to the value's size.
 """
@@ -150,7 +150,7 @@ class JsonOf:
         return self._special.get(kind) or (lambda out, message: self._object(out, message, descriptor))
 
     def _object(self, out: _Out, message: Any, descriptor: Descriptor, first: str = "") -> None:
-        """Write a message as an object that begins with the text `first`."""
+        """Write a message as an object that begins with the fields in the text `first`."""
         out.deeper()
         out.add("{" + first)
         comma = "," if first else ""

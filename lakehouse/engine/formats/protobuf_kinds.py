@@ -45,9 +45,9 @@ _MICROS, _NANOS = 1_000_000, 1_000_000_000
 
 
 class UnfitError(ValueError):
-    """A value that its field does not allow.
+    """An error for a value that its field does not allow.
 
-    rule  the rule in the dead letter's reason. If there is no rule, the value can be written as JSON, and
+    rule  the rule in the dead letter's reason. If it is None, the value can be written as JSON, and
           validating the JSON finds the reason
     what  the reason's message without the leading field name, such as "is not UTF-8"
     """

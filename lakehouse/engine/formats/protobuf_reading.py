@@ -3,16 +3,16 @@
 Python workers on the executors run this module, so it needs neither Spark nor the lake. Each record is parsed
 once. The contract's fields become typed columns, and a mask marks the records that these columns prove valid,
 within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON, which is then
-examined.
+validated.
 
-No record stops the reading: a record that cannot be read is refused with a reason. To limit memory use, a
-record that would take more than 256 MiB once parsed is also refused.
+A bad record does not affect the others: a record that cannot be read is refused with a reason. To limit
+memory use, a record that would take more than 256 MiB once parsed is also refused.
 
 A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
 index of each nested message in its outer message. The schema's id is followed by the number of indexes and
 then the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
-(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if a number would be
-negative as a zigzag varint. All other indexes are read as zigzag varints, although some, such as `02 02`,
+(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if some number would be
+negative as a zigzag varint. All others are read as zigzag varints, although some of them, such as `02 02`,
 could be either.
 """
 
@@ -36,7 +36,7 @@ from lakehouse.engine.formats.protobuf_kinds import UnfitError, text_of
 from lakehouse.engine.formats.protobuf_types import Types, tree_of
 from lakehouse.engine.formats.protobuf_weight import Scale, most_per_byte
 
-_MOST_BYTES, _MOST = 64, 32  # the most bytes and indexes; compilers refuse deeper nesting
+_MOST_BYTES, _MOST = 64, 32  # the maximum numbers of bytes and indexes; compilers refuse deeper nesting
 _CONTINUES = 0x80
 
 
@@ -77,7 +77,7 @@ _WHY = {
     "MaxDepth": f"the value is nested deeper than Protobuf's limit of {DEEPEST} messages",
     "bad UTF-8": "a map key in the value is not UTF-8",
 }
-"""Parts of the parser's error messages, each with the corresponding reason."""
+"""Fragments of the parser's error messages, each with the corresponding reason."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message", pa.string())])
 
@@ -199,12 +199,12 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs for records, which are passed without their headers."""
+        """Return the structs for records that are passed without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _portions(self, bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the records in portions that fit in memory, usually as one portion."""
+        """Yield the records in portions that fit in memory, usually a single one."""
         if sum(map(len, bodies)) <= self._most:
             yield bodies
             return
@@ -224,7 +224,7 @@ class _Reader:
             )
         try:
             return self._read([self._parse(body) for body in bodies])
-        except Exception as error:  # noqa: BLE001 - no record may stop the reading
+        except Exception as error:  # noqa: BLE001 - a bad record must not affect the others
             if len(bodies) == 1:
                 return _refused(self._reading.type, 1, self._why(error))
         half = len(bodies) // 2
@@ -267,7 +267,7 @@ class _Reader:
     def _to_examine(
         self, message: Message, unfit: Mapping[Wanted, UnfitError]
     ) -> tuple[str, list[dict[str, str]] | None]:
-        """Return a record as JSON, and any reasons to refuse it that are not visible in the JSON."""
+        """Return a record as JSON, and the reasons for refusing it that the JSON does not show, if any."""
         body, more = self._examined.body(message)
         reasons = [
             {"rule": why.rule, "column": one.column, "message": f"{one.name} {why.what}"}
@@ -303,7 +303,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column and, keyed by position, its errors. Absent and unfit values are null."""
+    """Return a field's column and, keyed by position, its errors. Absent and invalid values are null."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}

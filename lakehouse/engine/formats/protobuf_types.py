@@ -89,7 +89,7 @@ class Types:
 
 
 def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
-    """Return paths as a tree of names. The end of a path includes everything below it."""
+    """Return paths as a tree of names. A path includes everything below its last name."""
     ends, tree = set(paths), dict[str, Any]()
     for path in ends:
         if not any(path[:length] in ends for length in range(1, len(path))):
@@ -100,7 +100,7 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return a tree's fields, and all fields in the same oneofs (which unset each other), keyed by number."""
+    """Return a tree's fields, keyed by number, and all fields in the same oneofs, which unset each other."""
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:

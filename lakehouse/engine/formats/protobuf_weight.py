@@ -1,8 +1,8 @@
-"""The memory that a record takes once it is parsed.
+"""Measure the memory that a record takes once it is parsed.
 
 A nested message may take as little as two bytes in a record, but in memory it takes space for each of its
-type's fields. A record of one megabyte can therefore take gigabytes. Most message types do not allow records
-to grow that much. For types that do, large records are measured before they are parsed.
+type's fields. A record of one megabyte can therefore take gigabytes. Records of most message types cannot
+grow that much. Large records of the other types are measured before they are parsed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _LARGE, _SMALL = 16, 8  # bytes of memory for a text field, and for any other field
 _EMPTY = 64  # bytes of memory for a message without fields
-_LEAST = 2  # the fewest bytes that a nested message takes in a record
+_LEAST = 2  # the minimum number of bytes that a nested message takes in a record
 _VARINT, _LENGTH, _BEGIN, _END = 0, 2, 3, 4  # how values are encoded
 _FIXED = {1: 8, 5: 4}
 _CONTINUES, _LONGEST = 0x80, 63
@@ -32,7 +32,7 @@ def most_per_byte(parsed: Descriptor) -> float:
 
 
 class Scale:
-    """A scale for the memory that records of a parsed type take."""
+    """Measures the memory that records of one parsed type take."""
 
     def __init__(self, parsed: Descriptor) -> None:
         self._parsed = parsed

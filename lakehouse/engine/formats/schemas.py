@@ -1,4 +1,4 @@
-"""The schemas that records name by id, fetched from the registry once and then stored.
+"""The schemas that records refer to by id. Each is fetched from the registry once and then stored.
 
 An id always refers to the same schema, so each schema is stored in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`. Rebuilds, replays and audits read it from there, without the registry.
@@ -6,7 +6,7 @@ A damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
 micro-batch requests new ids on one connection, and stops after `MOST_MISSING` ids without a schema. Values
-whose first bytes only look like an id therefore cost only a few requests, however many such values there are.
+that only seem to begin with an id therefore cost only a few requests, however many such values there are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_MISSING = 20
 MISSING_FOR_S = 60.0
 """The time, in seconds, before an id without a schema is requested again."""
 MOST_REMEMBERED = 1_000
-"""The maximum number of remembered ids without a schema. If there are more, the oldest are forgotten."""
+"""The maximum number of ids without a schema that are remembered. Beyond it, the oldest are forgotten."""
 
 Schemas = Mapping[int, Registered]
 """Schemas, keyed by id."""
@@ -102,7 +102,7 @@ class SchemaStore:
                 if self._is_kept(spark, one):
                     continue
                 if count == MOST_MISSING:
-                    continue  # the next schema may be stored
+                    continue  # later ids may have stored schemas
                 client = client or stack.enter_context(RegistryClient(access))
                 answer = self._ask(spark, client, one)
                 if isinstance(answer, Missing):
@@ -158,7 +158,7 @@ class SchemaStore:
         try:
             return registered(json.loads(storage.read_text(spark, self._path(one))))
         except (OSError, Py4JError):
-            if storage.exists(spark, self._path(one)):  # otherwise it has just been removed
+            if storage.exists(spark, self._path(one)):  # otherwise the file has just been removed
                 raise
         except (KeyError, RecursionError, TypeError, ValueError):
             pass

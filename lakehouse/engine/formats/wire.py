@@ -18,7 +18,7 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. Any more are assumed to be arbitrary bytes."""
+"""The maximum number of ids that one micro-batch looks up. Further ids are assumed to be arbitrary bytes."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
@@ -56,9 +56,9 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the schema ids in records: known ids, then others, by frequency in each group.
+    """Return the first MOST_IDS schema ids in records.
 
-    Only the first MOST_IDS are returned.
+    Known ids come first, and within both groups the most frequent.
     """
     possible = F.when(_is_possible(), first_bytes()).otherwise(F.lit(MAGIC))
     named = rows.select(F.when(is_framed(), possible).alias("it")).where("it IS NOT NULL")
@@ -95,7 +95,8 @@ def refusal(rule: str, message: str) -> Column:
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
     """Return the reasons for refusing a value. If its id is in `missing`, that message replaces the reasons.
 
-    An impossible id gets its own message. `refused` contains the reasons so far, or null if there are none.
+    An impossible id gets its own message. `refused` contains the reasons found so far, or null if there are
+    none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids range from 1 to {GREATEST_ID:,}")

@@ -92,9 +92,9 @@ def test_types_of_objects_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("names", "format_", "said"),
     [
-        (("a", "a.b"), "odcs", "a.b: the contract has both this object and fields inside it"),
-        (("a.b", "a"), "avro", "a: the contract has both this object and fields inside it"),
-        (("a_b", "aB"), "protobuf", "Protobuf cannot tell a_b from aB: in JSON both are aB"),
+        (("a", "a.b"), "odcs", "a.b: the contract uses this name for both a field and an object with fields"),
+        (("a.b", "a"), "avro", "a: the contract uses this name for both a field and an object with fields"),
+        (("a_b", "aB"), "protobuf", "Protobuf cannot distinguish a_b from aB: both are aB in JSON"),
         (
             ('a = 1; } message B { string "x',),
             "protobuf",
