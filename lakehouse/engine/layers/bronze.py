@@ -2,12 +2,11 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
 Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when the
-record's micro-batch was written. If the clock has not passed the table's greatest `ingested_at`, the new
-value is that greatest value plus one microsecond. `ingested_at` therefore increases with each commit. The
-same commit records the value as the transaction `bronze.<table> landed`, in microseconds since 1970. Times
-are UTC. If Kafka's timestamp is -1 (none) or outside the years 1900 to 9998, `timestamp` is null and
-`raw_timestamp` contains the number. A rerun writes nothing twice, because the commit that adds the records
-also records their end offsets.
+record's micro-batch was written. If the clock is not past the table's greatest `ingested_at`, that value plus
+one microsecond is used, so `ingested_at` increases with each commit. The commit also records `ingested_at` as
+the transaction `bronze.<table> landed`, in microseconds since 1970. Times are UTC. If Kafka's timestamp is -1
+(none) or outside the years 1900 to 9998, `timestamp` is null and `raw_timestamp` contains the number. A rerun
+writes no record twice, because the commit that adds records also stores their end offsets.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def landing_of(name: str, landed: int | None, now: datetime) -> Move:
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
-    """Return a topic's records as bronze rows that landed at the given time (UTC)."""
+    """Return a topic's records as bronze rows with the given landing time (UTC)."""
     landed = by_reference(F.lit(ingested_at), F.col("partition"))
     return _columns().of(records.withColumn("ingested_at", landed))
 
@@ -130,7 +129,7 @@ class _Landing(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Append the records and keep them in memory during the block."""
+        """Append the records, and keep them in memory during the block."""
         landed, written = self._append(batch, now)
         try:
             rows = InMemory(landed, written.rows, cast("int", written.version))
@@ -143,12 +142,12 @@ class _Landing(Step):
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
         """Append the records.
 
-        If Spark's source fails on a record, append only the records before it or, if there are none, only
+        If Spark's source fails on a record, append only the records before it. If there are none, append only
         that record.
         """
         amount = amount_of(rows=batch.count or 0)
         execute_for(self._lake.spark, amount)
-        # One file per topic partition would mean many small files in each micro-batch.
+        # Otherwise, each micro-batch would write one small file per topic partition.
         records = batch.rows.coalesce(self._files if amount is Amount.MANY else 1)
         landing = self._landing(now)
         landed = to_bronze(records, tables.from_micros(landing.after or 0))
@@ -163,10 +162,12 @@ class _Landing(Step):
         return self._append(again, now)
 
     def _landing(self, now: datetime) -> Move:
-        """Return the move for the next landing. The commit fails if another process has landed records since.
+        """Return the move for the next landing.
 
-        A table without a recorded landing may contain another writer's rows or be a restored version. In this
-        case, the greatest `ingested_at` in its rows counts as the last landing.
+        It makes the commit fail if another process has landed records.
+
+        A table without a recorded landing may contain another writer's rows, or may be a restored version.
+        Then the greatest `ingested_at` in its rows counts as the last landing.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

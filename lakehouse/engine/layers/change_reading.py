@@ -21,7 +21,7 @@ from lakehouse.storage.tables import Position, Progress
 class FeedBatch(Batch):
     """A micro-batch of a table's change feed: all changes in `span`.
 
-    `lost` is the last version whose changes were removed before they were sent, or None if there is none.
+    `lost` is the last version whose changes were removed before they were sent, or None if no changes were.
     """
 
     span: Span
@@ -29,7 +29,10 @@ class FeedBatch(Batch):
 
 
 class ChangeReading:
-    """A reader of a table's change feed for one query. `position` is None until something has been read."""
+    """A reader of a table's change feed for one query.
+
+    `position` is None before the first changes are read.
+    """
 
     def __init__(self, spark: SparkSession, query: str, table: str, path: str) -> None:
         self._spark = spark
@@ -43,7 +46,10 @@ class ChangeReading:
         self._until: int | None = None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Start at the query's progress. The first read ends at `ahead`, where a killed micro-batch ended."""
+        """Start at the query's recorded progress.
+
+        The first read ends at `ahead`, the end of a killed micro-batch.
+        """
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -91,8 +97,8 @@ class ChangeReading:
     def rest(self, first: Position) -> FeedBatch | None:
         """Return all changes from a position onward, or None if no file is missing.
 
-        Up to the last version with a missing file, the changes are replaced by the newest state of each row
-        in the remaining files. Deletions up to that version are unknown.
+        Up to the last version with a missing file, the newest state of each row in the remaining files
+        replaces the changes, and deletions are unknown.
         """
         spark, path = self._spark, self._path
         end = tables.version_of(spark, path) + 1
@@ -111,7 +117,7 @@ class ChangeReading:
         return self._batch(Part(first, Position(end)), feed, lost)
 
     def _batch(self, part: Part, feed: DataFrame, lost: int | None = None) -> FeedBatch:
-        is_resuming = self._ahead is not None  # it must end where a killed micro-batch ended
+        is_resuming = self._ahead is not None  # the micro-batch must end where the killed one ended
         return FeedBatch(
             rows=feed,
             number=part.first.version if part.first.is_beginning else part.end.version - 1,

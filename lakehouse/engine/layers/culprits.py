@@ -1,7 +1,7 @@
 """Bisect a micro-batch to find the records that make a step fail.
 
-The search ends after ten results or 200 tries. A result is a single record or a range. A range is a result if
-it fails but neither of its halves does, because its records fail only together.
+The search ends after ten results or 200 tries. A result is a single record, or a range that fails although
+neither of its halves does, because its records fail only together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged, or None if there are none or reading the rows fails.
+    """Return the bronze rows that cannot be validated, or None if there are none or the rows cannot be read.
 
-    Raises LakehouseError if validation needs something that is unavailable, such as a schema registry.
+    Raises LakehouseError if validation needs a service that is unavailable, such as a schema registry.
     """
 
     def fails(some: DataFrame) -> bool:
@@ -47,10 +47,10 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
 
 
 def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[OffsetRange]:
-    """Return the sorted Kafka offsets of the rows that make `fails` true; empty if no row is to blame.
+    """Return the sorted Kafka offsets of the rows that make `fails` true, or an empty list if no row does.
 
     `rows` must include the Kafka coordinates and be safe to read more than once. `fails` returns whether
-    processing a subset of these rows fails. If even an empty subset fails, no row is to blame.
+    processing a subset of these rows fails. If even an empty subset fails, the rows are not the cause.
     """
     if fails(rows.limit(0)):
         return []
@@ -68,7 +68,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Search a range for culprits; return whether it contains or may contain one."""
+        """Search a range for culprits. Return whether it contains one, or may contain one."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

@@ -1,12 +1,12 @@
-"""Export: send gold's change feed to a topic and to other stores, through the sinks in `lakehouse.sinks`.
+"""Export: send gold's change feed to a topic and other stores, using the sinks in `lakehouse.sinks`.
 
-Each micro-batch of the change feed sends the newest state of every changed row. A row goes first to the lead
-store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
-sent in version order and, within a version, in the order of their table keys. A deleted row is sent as a null
-value. A row that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink
-that has lost rows, or was unavailable or full, receives the rows again, but neither the lead nor other sinks
-wait for it. The lake records that a sink lacks rows, and the export's periodic work fails until they are
-written.
+Each micro-batch of the change feed sends the newest state of every changed row. A row is sent first to the
+lead store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key
+are sent in version order and, within a version, in the order of their table keys. A deleted row is sent as a
+null value. A row that is too large for the lead is sent only to the sinks, and is recorded in
+ops.unsent_rows. A sink that has lost rows, or was unavailable or full, receives the missing rows later, and
+neither the lead nor other sinks wait for it. The lake records that the sink lacks rows, and the export's
+periodic work fails until they are written.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 class _Export(Step):
-    """A step that sends the changes to one gold table, and periodically refills sinks that lack rows."""
+    """A step that sends one gold table's changes, and periodically refills sinks that lack rows."""
 
     layer = "export"
 
@@ -78,7 +78,7 @@ class _Export(Step):
         self.ticker = self
         self._lake = lake
         self._table = table
-        self._source = f"gold.{made_by.name}"  # whose micro-batches also fill this table
+        self._source = f"gold.{made_by.name}"  # its micro-batches also fill this table
         self._path = lake.ensure_source(gold.spec(table))
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
@@ -104,9 +104,9 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the chosen changes; changes that the lead already has go only to the sinks."""
+        """Send the chosen changes. Changes that the lead already has are sent only to the sinks."""
         if not isinstance(batch, FeedBatch):
-            raise TypeError(f"{self.name} has chosen no changes")
+            raise TypeError(f"{self.name} can only write a micro-batch of changes")
         try:
             result = self._write(batch, now)
         except (PySparkException, Py4JError) as error:
@@ -118,7 +118,8 @@ class _Export(Step):
     def _rest_from(self, first: Position, error: Exception) -> FeedBatch:
         """Return the changes that remain after VACUUM has removed files.
 
-        Raises TableError unless resending rows is allowed. Raises `error` unchanged if it has another cause.
+        Raises TableError unless resending rows is allowed. Re-raises `error` unchanged if it has another
+        cause.
         """
         rest = self._reading.rest(first) if are_files_gone(error) else None
         if rest is None:
@@ -153,9 +154,11 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows. If none is known to, for example after a failure, fill all sinks.
+        """Fill the sinks that lack rows.
 
-        Every sink is tried before SinkTroubleError is raised for one that did not accept its rows.
+        If none is known to lack rows, for example after a failure, fill all.
+
+        Tries every sink before raising SinkTroubleError for one that did not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
         were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
@@ -196,10 +199,10 @@ class _Export(Step):
         return self._hand_on(iter(changes), sending)
 
     def _hand_on(self, changes: Iterator[Change], sending: Sending) -> BatchResult:
-        """Send the rows to the lead, and pass each slice that the lead has accepted to the sinks."""
+        """Send the rows to the lead, and pass each slice to the sinks once the lead has accepted it."""
         rows, sent_rows, refused, reading, leading = 0, 0, 0, Stopwatch(), Stopwatch()
         slices = leading.over(self._led(reading.over(changes), sending))
-        first = next(slices, Slice([]))  # before calling sinks, which may be unavailable
+        first = next(slices, Slice([]))  # before any sink is called, because sinks may be unavailable
         for sink in self._sinks:
             sink.begin(sending)
         for one in chain([first], slices):

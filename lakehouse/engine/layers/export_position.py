@@ -19,11 +19,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """The point where an export resumes, the next micro-batch's end, and the sinks that may be behind.
+    """An export's starting point, the end of its next micro-batch, and the sinks that may be behind.
 
     `progress` is None if nothing has been sent. `ahead` is the position where the next micro-batch must end,
-    because an earlier attempt was killed or because the micro-batch cannot be split. It is None if the
-    micro-batch may end anywhere. `behind` names the sinks that may lack rows; None means all sinks.
+    because an earlier attempt was killed or because the micro-batch cannot be split; None means that it may
+    end anywhere. `behind` names the sinks that may lack rows; None means all sinks.
     """
 
     progress: Progress | None
@@ -55,8 +55,7 @@ class Noted:
 
         If only the topic contains the progress, other sinks may lack the last micro-batch, so they are filled
         again. Raises PositionError if a different table's rows were sent, unless resending everything is
-        allowed. Also raises it if this lake is a copy and the original sent rows, unless the copy is being
-        adopted.
+        allowed, and if this lake is a copy whose original has sent rows, unless the copy is being adopted.
         """
         sender = tables.sent_as(self.spark, self.path)
         in_topic, in_lake = self._of_topic(permitted), self._of_lake()
@@ -72,12 +71,12 @@ class Noted:
         sliced = self._sliced(sender)
         is_beyond = progress is None or (sliced is not None and progress.position.is_before(sliced.after))
         if sliced is not None and ahead is None and is_beyond:
-            # Some slices of the micro-batch were sent, after all earlier rows.
+            # All earlier rows and some slices of the micro-batch have been sent.
             return Begun(Progress(sender, sliced.before), sliced.after, behind)
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the topic's progress, or None if it is another table's and resending is allowed."""
+        """Return the topic's progress, or None if it belongs to another table and resending is allowed."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -93,13 +92,13 @@ class Noted:
         """Return the point where a copy resumes.
 
         One micro-batch covers all changes since the lake was copied, because the original may have sent newer
-        states of the rows than the copy's first new versions contain. Other stores contain the rows with the
-        original's versions, so they receive all rows again, as a new generation.
+        states of the rows than the copy's first new versions contain. The rows in other stores have the
+        original's versions, so these stores receive all rows again, as a new generation.
         """
         if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):
             raise self._of_another_lake(sender, sent_before)
         sliced = self._sliced(sender)
-        if sliced is not None:  # by an attempt that was killed
+        if sliced is not None:  # an earlier attempt was killed
             return Begun(Progress(sender, sliced.before), sliced.after, behind=None)
         common = both_have(sender, sent_before.table)
         first = sent_before.position if sent_before.position.is_before(common) else common

@@ -1,4 +1,4 @@
-"""Row counts and time bounds for a micro-batch of judged rows, computed in one aggregation."""
+"""Row counts and time bounds for a micro-batch of validated rows, computed in one aggregation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lakehouse.streams.contract import OWN_TIME
 
 @dataclass(frozen=True)
 class Facts:
-    """The row counts of a judged micro-batch, and its time bounds in microseconds (None if unknown).
+    """The row counts of a validated micro-batch, and its time bounds in microseconds (None if unknown).
 
     `dead` counts the refused rows, and `closed` counts those whose letters are closed. `own_us` is the
-    greatest own time of the sound records, and `least_us` is the earliest event time of the same records. All
-    records landed between `first_us` and `landed_us`.
+    greatest own event time of the accepted records, and `least_us` is their earliest event time. All records
+    landed between `first_us` and `landed_us`.
     """
 
     rows: int
@@ -34,7 +34,7 @@ class Facts:
 
     @classmethod
     def of(cls, judged: DataFrame) -> Facts:
-        """Aggregate judged rows, which should be persisted."""
+        """Aggregate validated rows, which should be persisted."""
         return cls(*(judged.agg(*_columns()).first() or (0, 0, 0, None, None, None, None)))
 
     @property
@@ -44,7 +44,7 @@ class Facts:
 
     @property
     def least(self) -> datetime | None:
-        """The earliest event time of sound records, UTC."""
+        """The earliest event time of the accepted records, UTC."""
         return None if self.least_us is None else from_micros(self.least_us)
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of ids in the driver's memory, used to find possible repeats and the days to search.
+"""Fingerprints of ids in the driver's memory, for finding possible repeats and the days to search.
 
 A fingerprint is a 64-bit number: 48 bits of a hash, followed by a 16-bit day
 (`lakehouse.engine.records.identity.fingerprint`). Ten million fingerprints take 80 MB.
@@ -17,12 +17,15 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # the maximum number of fingerprints that every addition re-sorts
+_RECENT = 200_000  # the maximum number of fingerprints that each addition sorts again
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """Fingerprints, possibly with duplicates. The given array is sorted in place, not copied."""
+    """A collection of fingerprints, possibly with duplicates.
+
+    Sorts the given array in place instead of copying it.
+    """
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed
@@ -47,7 +50,7 @@ class Fingerprints:
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the sorted days of all fingerprints in the collection whose hash is among the given ones."""
+        """Return the sorted days of the collection's fingerprints whose hashes are among the given ones."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -87,7 +90,7 @@ def days_of(packed: Packed) -> Packed:
 
 
 def without_day(packed: Packed) -> Packed:
-    """Return each fingerprint with day 0, so that only the hash remains."""
+    """Return each fingerprint with its day set to 0, so that only the hash remains."""
     hashes: Packed = packed & ~_DAY
     return hashes
 

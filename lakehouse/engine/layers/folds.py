@@ -1,7 +1,7 @@
-"""Compute a micro-batch's changes to a gold table and its side tables, with frames as input and output.
+"""Compute a micro-batch's changes to a gold table and its side tables, as functions on frames.
 
-This module neither reads nor writes tables. `lakehouse.engine.layers.merging` does so in a lake, and
-`lakehouse.testing.folding` keeps the tables in plain frames.
+This module does not access tables: `lakehouse.engine.layers.merging` reads and writes them in a lake, and
+`lakehouse.testing.folding` keeps them in frames.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Facts:
     """Facts about a micro-batch's partials.
 
     `rows` counts the clean rows. `reached` is the greatest event time, `first` and `last` are the first and
-    last time, and `hours` are the hours in between that have rows. Times are UTC. A time is None if there are
-    no rows or the table has no such time.
+    last time of the partials, and `hours` are the hours in between that contain rows. Times are UTC. A time
+    is None if there are no rows or if the table has no such time.
     """
 
     rows: int
@@ -73,7 +73,7 @@ class Given:
     """A fold's input besides the partials and the current rows.
 
     `front` is the greatest event time merged so far (UTC), or None if nothing has been merged. `left`
-    contains the keys of rows that silver has lost or changed, or is None if there are no such rows.
+    contains the keys of rows that silver has lost or changed; it is None if there are no such rows.
     """
 
     facts: Facts
@@ -84,7 +84,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Folded:
-    """New and changed rows, the partials behind them, and the recomputed keys (None if there are none)."""
+    """New and changed rows, their partials, and the keys that were recomputed (None if there are none)."""
 
     rows: DataFrame
     partials: DataFrame
@@ -100,8 +100,8 @@ def folded(
 ) -> Folded:
     """Fold partials into the current rows.
 
-    `made_anew` recomputes the given keys' partials from all silver rows up to the micro-batch. If a
-    recomputed key no longer occurs in silver, its rows are marked as deleted.
+    `made_anew` recomputes partials for given keys from all silver rows up to the micro-batch. If a recomputed
+    key no longer occurs in silver, its rows are marked as deleted.
     """
     keyed = _to_recompute(table, partials, current, given)
     if keyed is None:
@@ -143,8 +143,8 @@ def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequ
 def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
     """Return a condition for the rows that the micro-batch may change, or None for all rows.
 
-    The condition only serves to skip files, because the fold checks the rows again. If a few late records are
-    far from the other records, the hours in between are skipped. Unless `exactly` is set, times are rounded
+    The condition is only used to skip files; the fold checks the rows again. If a few late records are far
+    from the other records, the hours in between are skipped. Unless `exactly` is set, times are rounded
     outward to hours, so that micro-batches in the same hour share generated code.
     """
     extent, reach = table.time_columns, table.merge_radius
@@ -169,18 +169,18 @@ def overlap(extent: tuple[str, str], begin: datetime, end: datetime) -> tuple[Be
 
 
 def waits(clock: WallClock) -> Between:
-    """Select the rows that the wall clock has yet to change."""
+    """Select the rows that are waiting for the wall clock."""
     value = str(clock.waits.value)
     return Between(clock.waits.column, value, value)
 
 
 def until_due(clock: WallClock, now: datetime) -> Between:
-    """Select the rows that are due at `now`, provided that they are waiting for the wall clock."""
+    """Select the rows that are due at `now`, assuming that they are waiting for the wall clock."""
     return Between(clock.column, None, shifted(now, -clock.after))
 
 
 def _due(table: GoldTable, progress: EventTimeProgress) -> Near:
-    """Return a condition for the rows that time alone may change."""
+    """Return a condition for the rows that may change with time alone."""
     clock = table.clock
     if isinstance(clock, EventClock):
         return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
@@ -200,10 +200,11 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return whether partials alone may not suffice to update some rows, without reading the table."""
+    """Return, without reading the table, whether some rows may have to be recomputed."""
     if table.state is None or given.facts.first is None:
         return True
-    # Compare with the front itself, not with the front minus the grace, because the front clears state.
+    # Compare with the front itself, not with the front minus the grace, because maintenance clears state up
+    # to the front.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
     return unsettled_from is None or given.facts.first <= unsettled_from
 
@@ -213,7 +214,7 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Evaluate the rows and keep the result in the driver's JVM; return None if there are no rows.
+    """Evaluate the rows, and keep the result in the driver's JVM. Return None if there are no rows.
 
     Timestamps are kept as numbers, because one hour each autumn is ambiguous in local time.
     """

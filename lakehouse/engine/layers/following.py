@@ -1,6 +1,6 @@
-"""A sink that never delays micro-batches, and the time that an export waits for each store.
+"""Keep a failing sink from delaying an export's micro-batches, and measure the time spent on each store.
 
-After a failure, a sink is behind until it is filled again.
+After a failure, a sink counts as behind until it is filled again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """A stopwatch for the time spent on one store while rows are sent to several stores. Not thread-safe."""
+    """A stopwatch for the time spent on one store while rows are sent to several. Not thread-safe."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -47,14 +47,14 @@ class Stopwatch:
 
 
 class Following:
-    """A sink of an export. While it is behind, it receives no micro-batches."""
+    """An export's sink. While it is behind, it receives no micro-batches."""
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
         self.name = sink.name
         self.is_behind = is_behind
         self._sink = sink
         self._watch = Stopwatch()
-        self._lacks_rows = False  # remembered, because the sink itself checks only at intervals
+        self._lacks_rows = False  # remembered, because the sink checks only at intervals
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Records that arrive after retention has removed rows or letters with their id, or rows from their period.
+"""Handle records that arrive after retention has removed rows or letters of their id or period.
 
 Gold, topics and stores still reflect the removed rows. A later record must not correct, delete or repeat
 them, so it becomes an open letter with the rule `retained` or `late`. If an id was deleted before retention
@@ -33,7 +33,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """A source's data that retention has removed, according to ops.retention and ops.retained_ids."""
+    """The data that retention has removed from a source, according to ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -45,7 +45,7 @@ class Frozen:
         self._marked: tuple[Columns, Columns] | None = None  # judged records' columns without and with _SHORT
 
     def look(self) -> None:
-        """Reload the ids and times removed by retention, if they have changed since the last call."""
+        """Reload the ids and times that retention has removed, if they have changed since the last call."""
         versions = tuple(map(self._version, (RETENTION, RETAINED_IDS)))
         if versions == self._versions:
             return
@@ -57,7 +57,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Add to judged records' columns those that `are_taken` needs, unless no id was removed."""
+        """Add the column that `are_taken` needs to the columns of judged records, if any ids were removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -73,7 +73,7 @@ class Frozen:
         return found
 
     def closing(self, judged: DataFrame, standing: DataFrame) -> DataFrame | None:
-        """Add IS_CLOSED and reasons for lateness to judged records, or return None if nothing was removed.
+        """Add IS_CLOSED and further reasons to judged records, or return None if nothing was removed.
 
         `standing` contains earlier silver rows with the same ids.
         """
@@ -83,10 +83,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters, and replacements for those that retention has removed, with the columns LETTERS.
+        """Return the letters and replacements for those that retention removed, all with the columns LETTERS.
 
-        A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
-        deletion without a sequence, and a version of the record that these deletions removed.
+        Each id whose letters were removed gets up to three replacements: a deletion with the bar as its
+        sequence, the last deletion without a sequence, and a record that these deletions removed.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -94,7 +94,7 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the ids with removed rows or letters, or with rows in the period that retention has cleared.
+        """Return the ids with removed rows or letters, or with rows in the period that retention has removed.
 
         If _FROZEN is true, no later record is accepted; otherwise, only records above _BAR are accepted.
         """
@@ -117,14 +117,14 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the judged ids whose data was removed: OF_ID, and the columns of ops.retained_ids."""
+    """Return the records' ids whose data was removed: OF_ID, and the columns of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return replacements for removed letters, deletions first. They have no coordinates."""
+    """Return replacements for removed letters, deletions first. The replacements have no coordinates."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(
@@ -151,7 +151,9 @@ def _none(name: str) -> Column:
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
-    """Return judged records with IS_CLOSED. Closed records that were sound also get a reason.
+    """Return judged records with IS_CLOSED.
+
+    A record that is closed but was otherwise valid also gets a reason.
 
     A record is closed if the `ids` from `_frozen` exclude it, or if its event time is before `before` (UTC).
     `ids` and `before` may be None.

@@ -48,7 +48,7 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's gold tables, up to `max_bytes` at a time.
+    """Return factories for the steps that fill the stream's gold tables, reading up to `max_bytes` at a time.
 
     `notice` is called for each commit in which another writer changed silver rows.
     """
@@ -87,29 +87,29 @@ class _Merging(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Merge the rows. No rows are kept in memory, because an export reads the table's change feed."""
+        """Merge the rows. None are kept in memory, because an export reads the table's change feed."""
         yield Passed(self._merge.merge(batch, now))
 
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than the current end.
 
-        In a catch-up, a table's idle time is measured from its last micro-batch, so the run need not wait. In
-        a live run, it is measured from the run's start, because records that were sent earlier may still be
-        unread.
+        In a catch-up, a table's idle time is measured from its last micro-batch, so that the run need not
+        wait. In a live run, it is measured from the start of the run, because records that were sent earlier
+        may still be unread.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
             self._merge.merged_at = self._reading.moved_at()
 
     def is_held(self) -> bool:
-        """Return whether the table's lease is held, so that a micro-batch would wait."""
+        """Return whether a micro-batch would wait because another process holds the table's lease."""
         return leases.is_held(self._lake.spark, self._path)
 
 
 def _tell_foreign(
     stream: Stream, query: str, notice: Callable[[str], None], table: str, entry: LogEntry
 ) -> None:
-    """Report that another writer has changed silver rows, and that gold ignores the change."""
+    """Report that another writer has changed silver rows, and that the query ignores the change."""
     info = next(entry.of("commitInfo"), {})
     operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
     gone = total([rows_of(file) for file in entry.of("remove")])
@@ -125,12 +125,12 @@ def _tell_foreign(
 
 
 class _Ticker:
-    """Periodic work that closes rows due by the wall clock.
+    """Periodic work that closes the rows that are due by the wall clock.
 
-    The merge reports when its rows are due. A rebuild or a user's statement can add other rows, so the ticker
-    checks again whenever the table's version has changed. For a table with an EventClock, the ticker leaves
-    rows alone until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks
-    use at most a third of the time.
+    The merge tells the ticker when its rows are due. A rebuild or a user's statement can add other rows, so
+    the ticker checks again whenever the table's version has changed. If the table has an EventClock, the
+    ticker changes no rows until the table is idle. With large files, a tick rewrites many rows to close a
+    few, so ticks use at most a third of the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
@@ -139,12 +139,15 @@ class _Ticker:
         self._path = path
         self._clock = clock.when_idle if isinstance(clock, EventClock) else clock
         self._idle_after = clock.idle_after if isinstance(clock, EventClock) else timedelta(0)
-        self._looked: float | None = None  # by a monotonic clock, as is the next attribute
+        self._looked: float | None = None  # by a monotonic clock, like `_rests_until`
         self._rests_until = 0.0
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due. This includes any idle table that has not been checked yet."""
+        """Return whether a row may be due.
+
+        This is always true for an idle table that has not been checked yet.
+        """
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
@@ -154,7 +157,10 @@ class _Ticker:
         return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Close the rows that are due. If the table's lease is held, leave them to a later tick."""
+        """Close the rows that are due.
+
+        If another process holds the table's lease, leave them to a later tick.
+        """
         if leases.is_held(self._spark, self._path):
             return BatchResult(0)
         began = time.monotonic()

@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Source
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str) -> Iterator[None]:
-    """Lock a source's letters against other decisions about them, and silver as well if it must wait.
+    """Lock a source's letters against other decisions about them, and also lock silver if it must wait.
 
     Raises TableError if another process holds the letters or silver.
     """
@@ -26,9 +26,10 @@ def holding(lake: Lake, source: Source, what: str) -> Iterator[None]:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Return whether silver waits while letters are decided about, because its records have or had ids.
+    """Return whether silver must wait during decisions about letters, because its records have or had ids.
 
-    The outcome for an id depends on all its records. Otherwise silver could process a deletion that an
-    admitted record precedes, and find no row; or remove an admitted row before its letter is closed.
+    The outcome for an id depends on all its records. If silver did not wait, it could process a deletion
+    before the deleted record is admitted, and find no row; or it could remove an admitted row before its
+    letter is closed.
     """
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))

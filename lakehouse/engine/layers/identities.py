@@ -1,13 +1,13 @@
 """Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
-Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
-in the transaction that writes the clean rows, so another writer's commit conflicts with it. Nearly all
-records need no lookup. In-memory fingerprints of ids serve only to recognize such records. They are loaded
-from silver and its letters when the step is created, and updated from later commits.
+Decisions are based on silver's rows and on the letters of deleted or refused records. Rows are looked up in
+the transaction that writes the clean rows, so a concurrent commit by another writer conflicts. Nearly all
+records need no lookup, and in-memory fingerprints of ids are used only to recognize them. The fingerprints
+are loaded from silver and its letters when the step is created, and updated from later commits.
 
-A micro-batch first writes its letters. They include letters for rows that it removes from silver, and changes
-to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the retry
-ignores letters for its own records and for rows that silver still contains.
+A micro-batch first writes its letters. These include letters for rows that it removes from silver, and
+changes to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the
+retry ignores letters for its own records and for rows that silver still contains.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Settled:
-    """Judged records with their reasons, after comparison with the other records that share their ids.
+    """Validated records with their reasons, after comparison with other records that have the same ids.
 
     For each record with an id, `seen` contains its fingerprint (`packed`), its letter's status or ACCEPTED
     (`status`), and whether it is a deletion (`deletes`). `removed` contains the rows to remove from silver,
-    with reasons and ids, and `changed` contains the letters to change, with reasons. Each is None if there
-    are no such rows or letters. `near` contains the files that may contain the rows to remove.
+    with reasons and ids, and `changed` contains the letters to change, with reasons. Both are None if there
+    are no such rows or letters. `near` contains the files in which the rows to remove may be.
     """
 
     rows: DataFrame
@@ -97,10 +97,11 @@ class Settled:
 
 
 class Identities:
-    """The known ids in a source's silver table, from the table at `clean` and the letters at `dead`.
+    """The ids in a source's silver table at `clean`, and in its letters at `dead`.
 
-    `most` limits the fingerprints in memory. Above the limit, only the newest days' fingerprints are kept.
-    Older records are then looked up in silver; for a source with `sequence_by`, all records are looked up.
+    `most` limits the number of fingerprints in memory. Above the limit, only those of the newest days are
+    kept. Older records are then looked up in silver; if the source has `sequence_by`, all records are looked
+    up.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Identities:
         self._since_day: int | None = None  # fingerprints from earlier days are not kept
 
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
-        """Compare judged records with each other and with silver. The records should be persisted."""
+        """Compare validated records with each other and with silver. The records should be persisted."""
         self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
         self._frozen.look()
         seen = self._frozen.with_taken(self._of_judged).of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
@@ -190,10 +191,10 @@ class Identities:
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the letters needed to compare some ids: all letters of ids with open letters or deletions.
+        """Return the letters that the comparison needs: all letters of ids with open letters or deletions.
 
-        Letters for the micro-batch's own records and for rows that silver still contains are excluded. They
-        come from an attempt that was killed or met a conflict.
+        Letters for the micro-batch's own records, and for rows that silver still contains, are excluded: they
+        were written by an attempt that was killed or had a conflict.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -216,7 +217,7 @@ class Identities:
         return Columns(self._facts(F.col("unique_id")))
 
     def _facts(self, id_: Column) -> dict[str, Column]:
-        """Return the columns of `Settled.seen` for judged records; `id_` is the column with their ids."""
+        """Return the columns of `Settled.seen` for validated records; `id_` is the column with their ids."""
         return {
             "packed": fingerprint(self._source, id_),
             "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
@@ -224,7 +225,7 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return a condition for silver rows that may have a suspect's id, or None if all rows may."""
+        """Return a condition for the silver rows that may have a suspect's id, or None if any row may."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
@@ -233,7 +234,7 @@ class Identities:
         return in_spans("event_time", spans(days))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
-        """Add the ids from later commits, up to a version of silver."""
+        """Add the ids from commits since the last call, up to this version of silver."""
         if self._version is None:
             self._fill(spark, version)
         if self._version is None or version <= self._version:
@@ -260,7 +261,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows from the newest days: about this share of all rows."""
+        """Keep the rows from the newest days, which are about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -287,7 +288,7 @@ def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
     """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
 
-    If there are no rows, only the moves are committed. Returns None if there are no moves either.
+    Without rows, commits only the moves. Without rows and moves, commits nothing and returns None.
     """
     clean = filter_clean(settled.rows)
     if settled.removed is None:
@@ -301,21 +302,24 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows removed from silver as raw records with reasons. Values no longer in bronze are null."""
+    """Return rows removed from silver as raw records with reasons.
+
+    Values that bronze no longer has are null.
+    """
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")
 
 
 def _numbers(packed: DataFrame) -> Packed:
-    """Return the only column of a frame as an array that owns its memory."""
+    """Return a frame's only column as an array that owns its memory."""
     numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
     _give_back_memory()
     return numbers
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system, because allocators would keep it after loading many ids."""
+    """Return freed memory to the system. Otherwise, allocators would keep it after many ids were loaded."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

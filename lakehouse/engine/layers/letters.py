@@ -1,8 +1,7 @@
-"""Write letters: new letters, changed letters, and letters whose records have become rows.
+"""Write new letters, and change existing ones, including letters whose records have become rows.
 
-A record has at most one letter, and each later decision about the record changes that letter. Such decisions
-come from retried micro-batches, from rebuilds, and from micro-batches that remove silver rows or mark letters
-as resent.
+A record has at most one letter, which each later decision about the record changes. Such decisions are made
+by retried micro-batches, by rebuilds, and by micro-batches that remove silver rows or mark letters as resent.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MOST_RANGES = 100  # offset ranges in one condition
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records. A field without decisions is None.
+    """Decisions about records. A field is None if there are no such decisions.
 
     new       letters (`to_dead_letters`) for records that may already have a letter
     changed   coordinates of existing letters, with their new `reasons`
@@ -43,7 +42,7 @@ class Verdicts:
 
 
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
-    """In one commit, insert and change letters and record the moves; return the number of letters.
+    """Insert and change letters and record the moves, in one commit; return the number of letters.
 
     A rerun writes no letters. A discarded or resent letter remains unchanged. The frames in `verdicts` are
     read twice, so they should be persisted.
@@ -71,10 +70,9 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select the query's letters of records that it had processed by a version of silver (None: the newest).
+    """Select the letters of records that the query had processed by a version of silver (None: the newest).
 
-    A micro-batch writes its letters before its rows, so this function must be called before the letters are
-    read.
+    A micro-batch writes its letters before its rows, so call this function before reading the letters.
     """
     noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
     landed = fronts.Progress.noted_in(noted, query).landed
@@ -85,12 +83,12 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Return the letters as they were before silver's unfinished micro-batch wrote its own.
+    """Return the letters without the effects of silver's unfinished micro-batch.
 
-    That micro-batch has written letters for rows that this version of silver still contains and that it is
-    about to remove. A row that a replay admitted had a letter before, which counts as replayed; any other row
-    had none. `letters` are the query's letters, read after that version. `bronze`, `clean` and `dead` are
-    paths.
+    That micro-batch has already written letters for rows that it will remove, but that this version of silver
+    still contains. If a replay admitted such a row, its earlier letter counts as replayed; any other such row
+    had no letter. `letters` are the query's letters, read after that version. `bronze`, `clean` and `dead`
+    are paths.
     """
     spark = letters.sparkSession
     if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
@@ -104,7 +102,10 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select records by some rows' coordinates. If there are many rows, other records may be selected too."""
+    """Select records by these rows' coordinates.
+
+    If there are many rows, other records may be selected too.
+    """
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))

@@ -1,7 +1,7 @@
 """Send each dead letter to a topic, once when it is new and once when it is closed.
 
-The step belongs to its stream and follows silver, so letters are sent while the stream runs. A letter is not
-sent again if a replay fails. It is never sent if its record has returned from the topic too often.
+Each stream has such a step, which runs after silver, so letters are sent while the stream runs. A letter is
+not sent again if a replay fails. It is never sent if its record has come back from the topic too often.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return the factory for the step that sends a stream's dead letters; none if no topic is configured."""
+    """Return a factory for the step that sends a stream's dead letters, or none if no topic is configured."""
     if not settings.kafka.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
@@ -82,7 +82,7 @@ class _LettersExport(Step):
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
         """Send the chosen letters."""
         if not isinstance(batch, FeedBatch):
-            raise TypeError(f"{self.name} has chosen no letters")
+            raise TypeError(f"{self.name} can only write a micro-batch of letters")
         span = batch.span
         count = self._sink.write(self._letters(batch.rows), span)
         sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
@@ -90,7 +90,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to send, leaving out records that, for example, a mirror keeps copying back."""
+        """Yield the letters to send, without records that come back repeatedly, for example from a mirror."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
@@ -115,7 +115,7 @@ class _LettersExport(Step):
 
 
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
-    """Keep the changes to a stream's letters that have to be sent, in commit order.
+    """Keep the changes to a stream's letters that must be sent, in commit order.
 
     A letter is sent when it is new and open, and again when it is no longer open.
     """

@@ -1,12 +1,11 @@
 """Merge a micro-batch of clean rows into a gold table.
 
-The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
-current rows (`fold`). New and changed rows are upserted in one commit, which also records the query's
-position, so a rerun merges nothing twice. Side tables are written before the main table, because the main
-table contains the state that they are computed from. After a crash between the two commits, the retry can
-therefore compute the side tables again. If silver has lost rows because a record corrected or deleted another
-record, their keys are recomputed from silver. `folds` computes the changes; this module reads and writes the
-tables.
+The micro-batch is first reduced as far as possible without reading the table (`preaggregate`), and then
+folded into the current rows (`fold`). New and changed rows are upserted in one commit, which also records the
+query's position, so a rerun merges nothing twice. Side tables are computed from state in the main table, so
+they are written before it. After a crash between the two commits, a retry can therefore compute them again.
+If silver has lost rows because a record corrected or deleted another record, their keys are recomputed from
+silver. `folds` computes the changes; this module reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ from lakehouse.streams.definition import (
 
 @dataclass(frozen=True)
 class _Input:
-    """A merge's input: a micro-batch, its partials, and the rest of the fold's input.
+    """A merge's input: a micro-batch, its partials, and the other input for the fold.
 
-    `moves` are the moves that the table must record. `beside` contains each side table's moves, keyed by
-    table name, or None for a side table that has already recorded them.
+    `moves` are the moves that the table must record. `beside` contains the side tables' moves, keyed by table
+    name; None means that the side table has already recorded them.
     """
 
     partials: DataFrame
@@ -65,12 +64,12 @@ class _Input:
 
 
 class Merge:
-    """The merge of micro-batches into a gold table and its side tables.
+    """Merges micro-batches into a gold table and its side tables.
 
     `next_due` is the earliest time at which the wall clock changes a row; None means never. The ticker's
     first check sets it, and every write updates it. With an EventClock, the wall clock has no effect until
-    the table is idle, that is, until enough time has passed since the last merge at `merged_at` (UTC; None if
-    unknown). Once the table is idle, it is checked again.
+    the table is idle: until enough time has passed since the last merge at `merged_at` (UTC; None if
+    unknown). The table is then checked again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -115,12 +114,12 @@ class Merge:
         return BatchResult(facts.rows, written)
 
     def _merge(self, coming: _Input) -> dict[str, int]:
-        """Wait for the table's lease, fold the partials into the current rows, and write the differences."""
+        """Wait for the table's lease, fold the partials into the current rows, and write the changes."""
         table, partials, given = self._table, coming.partials, coming.given
         spark, facts = partials.sparkSession, given.facts
         commit = leases.begin(spark, self._path)
         commit.expect_settings(table.pinned_settings)
-        commit.expect(coming.moves)  # else a side table could get rows that the main table has already folded
+        commit.expect(coming.moves)  # else a side table could get rows that were merged before
         touched = folds.touched(table, facts, given.progress, exactly=True)
         near = commit.candidates(touched)
         amount = amount_of(rows=max(facts.partials, near.rows))
@@ -140,7 +139,7 @@ class Merge:
                 folded.rows.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
-        """Change the rows that are due by the wall clock; a second call finds none left."""
+        """Change the rows that are due by the wall clock. A second call finds no such rows."""
         commit, waits = tables.begin(spark, self._path), self._waiting(spark, clock)
         commit.expect_settings(self._table.pinned_settings)
         near = commit.candidates(Near((waits,)))
@@ -178,7 +177,7 @@ class Merge:
         return self._finality
 
     def _waiting(self, spark: SparkSession, clock: WallClock) -> tuple[Between, ...]:
-        """Return a condition for the rows that the wall clock has yet to change."""
+        """Return a condition for the rows that are waiting for the wall clock."""
         waits, by_events, front = folds.waits(clock), self._table.clock, self._front(spark)
         if front is None or not isinstance(by_events, EventClock):
             return (waits,)

@@ -1,7 +1,7 @@
-"""Recompute from silver the gold rows that a micro-batch cannot update from its partials.
+"""Recompute gold rows that a micro-batch cannot update from its partials.
 
 These are rows whose records arrived out of order (`GoldTable.needs_recompute`), and rows that have lost a
-silver record because another record corrected or deleted it.
+silver row because another record corrected or deleted it. They are computed from silver.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
 
 @dataclass(frozen=True)
 class Moved:
-    """A micro-batch's partials, the partials for its facts, and the keys of rows removed from silver.
+    """A micro-batch's partials, the partials from which its facts are computed, and the keys of removed rows.
 
-    All three frames are persisted. `left` is None if no row was removed.
+    All three frames are persisted. `left` is None if no row was removed from silver.
     """
 
     partials: DataFrame
@@ -54,7 +54,7 @@ class Moved:
 def made_anew(
     lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
 ) -> DataFrame:
-    """Recompute the keys' partials from all silver rows up to the micro-batch's end.
+    """Recompute partials for these keys from all silver rows up to the micro-batch's end.
 
     Later rows are left for later micro-batches. If `in_windows` is set and the table has windows, only rows
     in the keys' windows are read. Leaves the session configured for large inputs.
@@ -71,21 +71,21 @@ def made_anew(
 
 
 def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
-    """Compute the keys' partials from silver rows."""
+    """Compute partials for these keys from silver rows."""
     # Spark pushes the join below the partials' aggregate if the join's keys are columns in silver.
     anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
     return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return the current rows of recomputed keys that no longer occur in silver, marked as deleted."""
+    """Return the current rows whose recomputed keys no longer occur in silver, marked as deleted."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Prepare recomputed rows for writing: rows that the wall clock has closed stay closed."""
+    """Prepare recomputed rows for writing: rows that the wall clock has closed remain closed."""
     clock = wall_clock_of(table)
     if clock is None:
         return anew

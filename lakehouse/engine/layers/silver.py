@@ -2,17 +2,17 @@
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
 the record omits is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's timestamp;
-in this case `own_time` is null. A rerun writes nothing twice and reaches the same verdicts.
+in this case `own_time` is null. A rerun writes nothing twice and makes the same decisions.
 
 A micro-batch's dead letters are written before its clean rows, with the same position. The front
 (`lakehouse.engine.ops_tables.fronts`) is recorded with the clean rows. After a crash between the two writes,
-a retry therefore reads the same records with the first attempt's watermark, and every record gets the same
-verdict again. If the rules changed in between, the retry updates the letters: a record that is now accepted
+a retry therefore reads the same records with the first attempt's watermark, and makes the same decision about
+each record. If the rules changed in between, the retry updates the letters: a record that is now accepted
 gets a row, and its letter becomes `replayed`; a record that is now refused gets a letter. A new allowed
 lateness (`lakehouse.engine.ops_tables.lateness`) applies from the first micro-batch that is not a retry.
 
 If a record makes validation fail, the error names the record (`lakehouse.engine.layers.culprits`). If the
-user skips it, it becomes a dead letter without being read.
+user skips the record, it becomes a dead letter without being read.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def opened(lake: Lake, source: Source) -> Paths:
 
 
 def paths_of(lake: Lake, source: Source) -> Paths:
-    """Return the paths of a source's tables, whether or not they exist."""
+    """Return the paths of a source's tables, which need not exist."""
     return Paths(
         lake.path("bronze", source.table),
         lake.path("silver", source.table),
@@ -117,7 +117,7 @@ def query_name(source: Source) -> str:
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin of a source's letters, written at `now` (UTC) in micro-batch `batch`, if given."""
+    """Return the origin of a source's letters written at `now` (UTC); `batch` is the micro-batch, if any."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -129,10 +129,10 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return the landing times of all records that have rows or letters, and sound records' own times.
+    """Return the landing times of all records with rows or letters, and the own times of sound records.
 
-    A sound record is valid on its own, regardless of other records. A record that is no longer a row has a
-    letter, which stores the record's own time. `where` selects records by their coordinates; None means all.
+    A sound record is valid by itself, regardless of other records. If a record's row was removed, its letter
+    contains the record's own time. `where` selects records by their coordinates; None means all.
     """
     chosen = F.lit(True) if where is None else where
     rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
@@ -163,7 +163,7 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 class _Attempt:
     """A micro-batch that is being written, and the facts about its records before their comparison.
 
-    `has_letters` is true if an earlier attempt met a conflict after it had written the letters.
+    `has_letters` is true if an earlier attempt wrote the letters and then had a conflict.
     """
 
     batch: Batch
@@ -172,7 +172,7 @@ class _Attempt:
 
 
 class _Cleaning(TableStep):
-    """A step that judges micro-batches of bronze rows, and writes dead letters and clean rows."""
+    """A step that validates micro-batches of bronze rows, and writes dead letters and clean rows."""
 
     def __init__(
         self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, permitted: Permitted
@@ -212,7 +212,7 @@ class _Cleaning(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Write the verdicts on the rows; keep the clean rows in memory during the block."""
+        """Write the clean rows and dead letters; keep the clean rows in memory during the block."""
         rows_in = batch.rows
         spark = rows_in.sparkSession
         size = size_of(rows_in) if batch.count is None else batch.count * BYTES_A_ROW
@@ -220,7 +220,7 @@ class _Cleaning(TableStep):
         undecided = rows_in.coalesce(1) if size <= _ONE_TASK_BYTES else rows_in
         skipping = self._skipped_in(undecided)
         passed_over = [*skipping]
-        if batch.is_resumed:  # the letters tell what the first attempt skipped
+        if batch.is_resumed:  # the letters show what the first attempt skipped
             passed_over += runs_of(self._letters_at(undecided).where(is_skipped()))
         judged, facts = self._judged_by_landing(undecided, passed_over)
         persisted = [judged]
@@ -238,20 +238,20 @@ class _Cleaning(TableStep):
                 frame.unpersist()
 
     def is_held(self) -> bool:
-        """Return whether a rebuild holds the table, so that a micro-batch of records with ids would wait."""
+        """Return whether a micro-batch of records with ids would wait because a rebuild holds the table."""
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that make validation fail, or None if there are none or reading them fails."""
+        """Return the records that make validation fail, or None if there are none or they cannot be read."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
         self, rows: DataFrame, skipping: Collection[OffsetRange]
     ) -> tuple[DataFrame, Facts]:
-        """Judge bronze rows, and return the persisted verdicts and the facts about them.
+        """Validate bronze rows, and return the persisted results and the facts about them.
 
         If the rows landed in several commits, rows from one commit may make later rows late. In this case,
-        each commit's rows are judged again with that commit's own watermark.
+        each commit's rows are validated again with that commit's own watermark.
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()
@@ -274,7 +274,7 @@ class _Cleaning(TableStep):
         skipping: Collection[OffsetRange] = (),
         watermark: datetime | Column | None = None,
     ) -> DataFrame:
-        """Return the verdicts on bronze rows; rows in the ranges `skipping` are refused without being read.
+        """Validate bronze rows. Rows in the ranges `skipping` are refused without being read.
 
         `watermark` defaults to the watermark before the micro-batch.
         """
@@ -293,7 +293,7 @@ class _Cleaning(TableStep):
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
-        """Return the letters for these rows' records."""
+        """Return the letters of these rows' records."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
         return there.where(F.col("job") == self.name)
 
@@ -324,7 +324,7 @@ class _Cleaning(TableStep):
     ) -> tuple[Passed, DataFrame]:
         """Write records with ids; the commit also removes the rows that they replace or delete.
 
-        Returns what to pass on, and the persisted rows that it comes from.
+        Returns the result, and the persisted rows on which it is based.
         """
         commit = leases.begin(judged.sparkSession, self._paths.clean)
         commit.expect_settings(self._settings)
@@ -342,7 +342,7 @@ class _Cleaning(TableStep):
         facts = Facts.of(settled.rows)
         rows, dead, removed, dead_rows = facts.rows, facts.dead, 0, filter_dead(settled.rows)
         again = attempt.has_letters or settled.changed is not None
-        if settled.removed is not None:  # they have letters if a replay admitted them or was killed
+        if settled.removed is not None:  # removed rows may have letters, for example from a replay
             removed = settled.removed.count()
             dead_rows = dead_rows.unionByName(letters_of(settled.removed, self._paths.bronze))
             again = again or not self._letters_at(settled.removed).isEmpty()
@@ -361,13 +361,16 @@ class _Cleaning(TableStep):
         return Passed(result, clean if settled.removed is None else None)
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return the moves for a commit to silver, which require an unchanged lateness and front."""
+        """Return the moves for a commit to silver.
+
+        They require that the lateness and the front are unchanged.
+        """
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
 
     def _known(self, spark: SparkSession) -> fronts.Progress:
-        """Return silver's progress, from its commits and from this step's own commits."""
+        """Return silver's progress, as recorded in its commits and advanced by this step."""
         if self._progress is None:
             noted = tables.transactions(spark, self._paths.clean)
             self._progress = fronts.Progress.noted_in(noted, self.name)
@@ -385,17 +388,17 @@ class _Cleaning(TableStep):
     def _closed_before(self) -> datetime | None:
         """Return the time before which retention has removed rows; None while the initial lateness applies.
 
-        Retention does not remove rows that can still be corrected under the lateness in force when it runs.
+        Retention does not remove rows that records can still correct under the allowed lateness at that time.
         """
         if self._lateness.now.number is None:
             return None
         return retained.closed_before(self._lake, self._stream, self._source)
 
     def _change_lateness(self) -> bool:
-        """Record a new allowed lateness, from the next micro-batch on; return whether that was possible.
+        """Record a new allowed lateness, starting with the next micro-batch; return whether it was recorded.
 
-        This is not possible while silver still reads its initial files, because the records judged so far do
-        not yet form a range of offsets.
+        This is not possible while silver still reads its initial files, because the records validated so far
+        do not yet form a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)
@@ -425,7 +428,7 @@ class _Cleaning(TableStep):
     ) -> None:
         """Write a micro-batch's letters, before its rows.
 
-        `again` means that some records may already have letters, and `noted` that an earlier attempt has
+        `again` means that some records may already have letters. `noted` means that an earlier attempt has
         recorded the position.
         """
         origin = origin_of(self._stream, self._source, now, batch.number)

@@ -1,7 +1,7 @@
 """The steps of the four layers. Each step reads its unread rows and writes them as one micro-batch.
 
-A step records its progress in the table that it fills (`lakehouse.engine.progress`), and a new step needs no
-other state. After a failure, a step is therefore discarded and recreated.
+A step records its progress in the table that it fills (`lakehouse.engine.progress`). A new step needs no
+other state, so a failed step is discarded and recreated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """The options of a run that its steps use.
+    """The run options that steps use.
 
     - `allow` lists the actions that are not refused.
     - `skip` lists the records that bronze does not read; if they have already landed, silver refuses them.
     - `on_notice` is called when something is allowed or skipped.
     - `adopts` lets exports continue on a copy of a lake that has already sent rows.
-    - `is_backfill` means that a record is late only if it belongs to rows that retention has removed.
+    - `is_backfill` means that a record is late only if retention has removed the rows to which it belongs.
     """
 
     allow: Collection[Allow] = ()
@@ -64,11 +64,12 @@ class BatchResult:
 class Batch:
     """A micro-batch that has been chosen but not yet written.
 
-    `count` is the number of rows, or None if unknown before reading. `number` is the filled table's version
-    after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows, and
-    `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads`
-    describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch
-    cannot be split. `record` is the place of the only Kafka record, or None if there are several.
+    `count` is the number of rows, or None if it is unknown before the rows are read. `number` is the filled
+    table's version after the commit, for messages and dead letters. `moves` and `beside` are recorded with
+    the rows, and `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`).
+    `reads` describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the
+    micro-batch cannot be split. `record` is the topic, partition and offset of the only Kafka record, or None
+    if there are several.
     """
 
     rows: DataFrame
@@ -89,7 +90,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Blamed:
-    """The records that make a micro-batch fail, and a way to skip them, as text for messages."""
+    """The records that make a micro-batch fail, and advice on skipping them, as text for messages."""
 
     records: str
     way_out: str
@@ -97,27 +98,27 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Passed:
-    """The result of a micro-batch. `rows` are the rows added to the table, or None if not requested."""
+    """The result of a micro-batch. `rows` are the rows added to the table, or None if no step needs them."""
 
     result: BatchResult
     rows: InMemory | None = None
 
 
 class Ticker(Protocol):
-    """A step's periodic work. It can be due even without new records."""
+    """A step's periodic work, which can be due even without new records."""
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether there may be work, without reading a table's rows."""
+        """Return whether there may be work to do, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do the work; a second call finds none left. Must not run during the step's micro-batches."""
+        """Do the work. A second call finds none left. Must not run during the step's micro-batches."""
 
 
 class Gate(Protocol):
-    """The check that decides whether a stream's gold may be exported."""
+    """A check that decides whether a stream's gold tables may be exported."""
 
     def check(self, stream: Stream, now: datetime) -> bool:
-        """Check the current state of the stream's gold tables, and return whether they may be exported."""
+        """Check the stream's gold tables in their current state, and return whether they may be exported."""
 
 
 class Step(ABC):
@@ -148,7 +149,7 @@ class Step(ABC):
     @abstractmethod
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Write the micro-batch; keep the rows added to its table in memory during the block."""
+        """Write the micro-batch, and keep the rows added to its table in memory during the block."""
 
     @abstractmethod
     def end_here(self, filled: Collection[str]) -> None:
@@ -162,7 +163,7 @@ class Step(ABC):
         return None
 
     def is_held(self) -> bool:
-        """Return whether the lease on the step's table is held, so that a micro-batch would wait."""
+        """Return whether a micro-batch would wait because another process holds the table's lease."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most have none
@@ -190,7 +191,7 @@ class TableStep(Step):
         """Choose the next micro-batch, or return None if there is no input.
 
         Raises PositionError if another process has filled the table since the last micro-batch, because this
-        step's knowledge of the table, such as its watermark, is then out of date.
+        step's state, such as its watermark, is then out of date.
         """
         taken = self._reading.next(handed, self._until, self.limit)
         if taken is None:
@@ -229,7 +230,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine the tables' rows. Added and removed rows (`_change_type`) are combined separately."""
+    """Combine the tables' rows, separately for added and removed rows (`_change_type`)."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []
@@ -240,7 +241,7 @@ def _combined(
 
 
 def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
-    """Return either the added or the removed rows, from appended rows or from changes."""
+    """Return either the added or the removed rows. `rows` are appended rows or changes."""
     if CHANGE_TYPE not in rows.columns:
         return rows.where(F.lit(not is_gone))
     has_left = F.col(CHANGE_TYPE).isin("delete", "update_preimage")

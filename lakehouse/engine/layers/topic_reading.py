@@ -2,9 +2,9 @@
 
 If the topic does not match the recorded offsets, the step fails with a message that names the cause and a
 remedy. Possible causes are that the topic was deleted and recreated, that its offsets went backwards, or that
-Kafka dropped records before they landed. If the user allows such a loss, it is recorded in ops.data_losses
-and skipped. The same applies to records that the user wants to skip. Records that Spark's source cannot read
-are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
+Kafka dropped records before they landed. If the user allows such a loss, the lost records are recorded in
+ops.data_losses and skipped. The same applies to records that the user wants to skip. The driver reads records
+that Spark's source cannot read (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records; this many always fit, because brokers limit a record's size
+_AT_LEAST = 100  # records; this number always fits, because brokers limit a record's size
 _OVERHEAD_BYTES = 64  # per record, in memory
 _LARGE_BYTES = 4096  # from this size on, a record is mostly payload, which the other layers copy
 _COPIES = 4
@@ -51,7 +51,7 @@ _PARTS_OF_HEAP = 8
 class TakenRecords:
     """Records between two offsets in each partition; `records` is their maximum number.
 
-    `record` is the place of the only record, or None if there are several.
+    `record` is the topic, partition and offset of the only record, or None if there are several.
     """
 
     rows: DataFrame
@@ -88,16 +88,16 @@ class TopicReading:
         self._permitted = permitted
         self._start = start
         self._until: Offsets | None = None
-        self._apart = dict[int, int]()  # where separate reads begin, keyed by partition
+        self._apart = dict[int, int]()  # the offset at which separate reads begin, keyed by partition
         self._looker, self._ids = OffsetLooker(access, topic), IdLooker(access, topic)
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, up to `max_records` and the limit, or None if there are none.
+        """Return the next records, at most `max_records` and at most `limit`, or None if there are none.
 
         Their estimated size in memory is at most about `max_bytes` or an eighth of the heap, whichever is
-        less. Raises PositionError if the topic does not match the recorded offsets or was recreated since the
-        last call, and ServiceError if the broker does not answer.
+        smaller. Raises PositionError if the topic does not match the recorded offsets or was recreated since
+        the last call, and ServiceError if the broker does not answer.
         """
         self._source = self._source or self._identified()
         if self._source is None:
@@ -131,13 +131,13 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges, or None if there are several."""
+        """Return the coordinates of the only record in the ranges as text, or None if there are several."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read a failing record separately from now on; return whether Spark's source failed on a record.
+        """Mark a failing record to be read separately; return whether Spark's source failed on a record.
 
         Raises AccessDeniedError if the source failed because reading the topic is not permitted.
         """
@@ -213,7 +213,7 @@ class TopicReading:
     def _identified(self) -> str | None:
         """Return the topic's name as a source, or None if the topic does not exist yet.
 
-        Raises PositionError if it is not the topic that the table was filled from.
+        Raises PositionError if the table was filled from a different topic.
         """
         known = describe_topic(self._access, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
@@ -268,9 +268,10 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Record and return the offsets at which the user chose to begin. No record has been read yet.
+        """Record and return the offsets at which the user chose to begin.
 
-        A second start continues from these offsets, even if no record arrived in between.
+        At this point, no record has been read. A restart begins at the same offsets, even if no records have
+        arrived since.
         """
         if self._start == LATEST:
             at = {n: end for n, (_, end) in there.items()}
@@ -295,7 +296,7 @@ class TopicReading:
         self._note(lost, f"{what} (allowed)")
 
     def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
-        """Skip the records that the user wants to skip; return the partitions in which a skip was due.
+        """Skip the records that the user wants to skip; return the partitions in which records were skipped.
 
         Updates both arguments: `first` moves past the records to skip, and `ends` stops before them.
         """
@@ -334,7 +335,7 @@ class TopicReading:
 
 
 def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
-    """Shorten the offset ranges proportionally to a total of about `records` records.
+    """Shorten the offset ranges proportionally, to about `records` records in total.
 
     If `records` is less than the number of partitions, only the partitions with the most unread records are
     read, one record from each.

@@ -53,7 +53,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
-    """Record lost offset ranges, except for offsets already recorded; return whether any offsets were new."""
+    """Record lost offset ranges, except for already recorded offsets; return whether any offsets were new."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

@@ -1,8 +1,8 @@
 """ops.events: the pipeline's event log. Every process appends to it, and it can be read without Spark.
 
 Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is UTC,
-in microseconds, from the clock of the process's host. Rows are only appended. A batch of events is written
-once, even if it is retried because an attempt failed after writing it.
+with microseconds, from the clock of the process's host. Rows are only appended. A batch of events is written
+once, even if it is retried after an attempt that wrote it and then failed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per 
 
 @contextmanager
 def recorded(lake: str, actor: str) -> Iterator[None]:
-    """Write events from the block, and an exception that ends the block, to ops.events.
+    """Write the block's events, and an exception that ends the block, to ops.events.
 
-    If the table cannot be written, a warning goes to standard error, and the block continues.
+    If the table cannot be written, prints a warning to standard error, and the block continues.
     """
     with noting(EventLog(actor, partial(append, lake), warn)):
         try:
@@ -76,8 +76,8 @@ def newest(
     """Return the newest events of these kinds and streams (all, if none are given), oldest first.
 
     With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time.
-    `before` is an event's time and id, and only events before that event are returned. Only files that may
-    contain such events are read. Raises TableError if the table cannot be read.
+    `before` is an event's time and id; only earlier events are returned. Only files that may contain such
+    events are read. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):

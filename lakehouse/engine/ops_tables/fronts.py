@@ -1,4 +1,4 @@
-"""A silver table's progress, as recorded in its commits: its front, and the newest landing time processed.
+"""A silver table's progress, as recorded in its commits: its front, and the latest landing time processed.
 
     silver.metrics_events front    1795723989203000   the greatest own event time of valid records, in us
     silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that was processed, in us
@@ -8,7 +8,7 @@ A record's watermark is the front of the valid records that landed before it, mi
 therefore the same watermark. Kafka's timestamps do not count as event times here. A valid record still counts
 if it becomes a dead letter, because the letter stores the record's own event time. It also counts if
 retention deletes it, because retention records the greatest own event time. Records accepted by a replay do
-not count, so a manual decision makes no other record late.
+not count, so that a user's decision cannot make other records late.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Progress:
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return the moves for a commit that requires this progress and records the later progress."""
+        """Return the moves that make a commit require this progress and record the later progress."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),

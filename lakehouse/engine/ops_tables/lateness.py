@@ -1,8 +1,8 @@
 """ops.lateness: each silver table's allowed lateness, and the first offsets that it applies to.
 
 Grain: one row per change to a table's allowed lateness; key: table_id, number. The allowed lateness is how
-far behind the front a record may be. The initial value is a table property, so a table's first row has no
-row `before` it. In a partition without an entry in `begins`, a row applies to all records.
+far behind the front a record may be. The initial value is a table property, so `before` is null in a table's
+first row. In a partition without an entry in `begins`, a row applies to all records.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:
@@ -11,7 +11,7 @@ before the first record that it applies to:
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
 Every later commit requires that number, so a process that uses any other row cannot commit. A row that no
-commit names was left behind by a killed process and is ignored.
+commit names was written by a process that was then killed, and is ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LATENESS = TableSpec(
 
 @dataclass(frozen=True)
 class Allowance:
-    """An allowed lateness in seconds (None: unlimited), and the first offset in each partition it covers.
+    """An allowed lateness in seconds (None: unlimited), and each partition's first offset that it covers.
 
     If `begins` lacks a partition, the allowed lateness applies to all records in that partition. `number` is
     None for the initial value.
@@ -64,13 +64,13 @@ class Allowance:
     number: int | None = None
 
     def is_for(self) -> Column:
-        """Return the condition that a record is at or after the first offset in its partition."""
+        """Return whether the allowance covers a record, as determined by its partition and offset."""
         return ~within([OffsetRange(*place, 0, first - 1) for place, first in sorted(self.begins.items())])
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """A silver table's allowed lateness over time, oldest first, and the last recorded setting, if any."""
+    """A silver table's allowances over time, oldest first, and the last recorded setting, if there is one."""
 
     table: str
     allowances: tuple[Allowance, ...]
@@ -83,7 +83,7 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move that makes a commit with rows require the current number and keep it."""
+        """The move with which a commit requires the current number and leaves it unchanged."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
@@ -92,7 +92,7 @@ class Lateness:
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
-        """Return each record's watermark (UTC), based on its allowed lateness; null if it cannot be late.
+        """Return each record's watermark (UTC) under its allowance, or null if the record cannot be late.
 
         `front` is the greatest event time before the record landed, UTC. `or_s` is the minimum allowed
         lateness, in seconds; None means unlimited.
@@ -122,8 +122,9 @@ def read(lake: Lake, table: str) -> Lateness:
     made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
     if made_with is None:
         raise TableError(
-            f"{table} has no property lakehouse.{SETTING}, so it is unknown which {SETTING} the table was "
-            "made with. Set the property to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
+            f"{table} has no property lakehouse.{SETTING}, so the {SETTING} with which the table was "
+            "created is unknown. Set the property to the original number of seconds (ALTER TABLE … SET "
+            "TBLPROPERTIES)"
         )
     number = noted.get(_number(table))
     later = [] if number is None else _chain(lake, table, tables.id_of(found), number)
@@ -174,7 +175,7 @@ def change(
 
 
 def _chain(lake: Lake, table: str, table_id: str, number: int) -> list[Allowance]:
-    """Return the allowances up to the one with this number, oldest first."""
+    """Return the allowances up to this number, oldest first."""
     rows = lake.read_or_empty(LATENESS).where(F.col("table_id") == table_id).collect()
     by_number, found = {row.number: row for row in rows}, list[Allowance]()
     wanted: int | None = number

@@ -2,8 +2,8 @@
 
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
 another record that has the same id. Duplicates, corrections and deletions are dead letters that need no
-attention (`lakehouse.engine.records.identity`), so they only count as judged. Events contain no values from
-records, because more people can read events than dead letters.
+attention (`lakehouse.engine.records.identity`), so they count as judged but not as refused. Events contain no
+values from records, because more people may read events than dead letters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""The minimum number of judged records for a meaningful share; one refused record in ten means little."""
+"""The minimum number of judged records for a meaningful share. One refused record in ten means little."""
 MOST_CAUSES = 3
 
 
@@ -49,7 +49,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """The number of records judged and refused for a silver table; `limit` is the allowed share."""
+    """The number of records that silver has judged and refused for one table.
+
+    `limit` is the allowed share.
+    """
 
     table: str
     judged: int
@@ -69,7 +72,10 @@ class Refusals:
 
     @property
     def is_over(self) -> bool:
-        """Whether more records were refused than allowed. False if too few were judged."""
+        """Whether a larger share of records was refused than is allowed.
+
+        False if too few records were judged.
+        """
         return self.is_telling and self.share > self.limit
 
     def __str__(self) -> str:

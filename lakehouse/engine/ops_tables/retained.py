@@ -1,14 +1,14 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
-Grain of ops.retention: one row per table; key: table_id. The row is written before the deletion, so a
-comparison of tables can explain every missing row. A rerun replaces the row. For tables other than bronze,
+Grain of ops.retention: one row per table; key: table_id. The row is written before the deletion, so that
+comparisons of tables can explain every missing row. A rerun replaces the row. For tables other than bronze,
 `gone` is empty and `front` is null.
 
-Grain of ops.retained_ids: one row per id whose silver row retention deletes, and one per id whose dead
-letters retention deletes after a deletion record has removed the silver row; key: table_id, fingerprint. Rows
-are written before the deletion, and only for sources with `sequence_by`. If `bar` is null, no later record is
-accepted. If the setting `sequence_by` differs from the row's, `bar`, `until` and `since` count as null. If an
-id is written again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
+Grain of ops.retained_ids: one row per id whose silver row retention deletes, or whose dead letters it deletes
+after a deletion record has removed the silver row; key: table_id, fingerprint. Rows are written before the
+deletion, and only for sources with `sequence_by`. If `bar` is null, no later record is accepted. If the
+setting `sequence_by` differs from the column's value, `bar`, `until` and `since` count as null. If an id is
+written again, the greatest bar is kept, and a null bar remains null. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return notes on the last deleted offset in each partition, if any offsets were deleted."""
+        """Return a note on each partition's last deleted offset, or no note if no offsets were deleted."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
-        """Keep the rows whose records have not been deleted from bronze, according to their coordinates."""
+        """Keep the rows whose records, according to their coordinates, have not been deleted from bronze."""
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
@@ -132,7 +132,7 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return the ids in a source that lost rows or letters to retention: fingerprint, bar, until, since.
+    """Return a source's ids whose rows or letters retention has deleted: fingerprint, bar, until, since.
 
     `bar`, `until` and `since` are null if they were recorded under a different `sequence_by`. Grain: one row
     per id; key: fingerprint.
@@ -157,8 +157,8 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    Compare this time with a row's first time column. The time is None if retention has deleted nothing. For a
-    side table, `made_by` is its main table; for any other table, it is the table itself.
+    The time must be compared with a row's first time column. It is None if retention has deleted nothing. For
+    a side table, `made_by` is its main table; for any other table, it is the table itself.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
@@ -167,7 +167,8 @@ def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime |
 def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
     """Return the time (UTC) before which no record of the source is accepted, whatever the allowed lateness.
 
-    Retention has deleted the row that such a record belongs to, or records that it must be aggregated with.
+    Retention has deleted the row to which an earlier record belongs, or records with which it must be
+    aggregated.
     The time is None if nothing was deleted.
     """
     cuts = list[datetime | None]()

@@ -3,12 +3,12 @@
 Grain: one row per state of a gold row that could not be sent; key: table, topic (for a store without topics,
 its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
 (the hex digest of the message's value, or empty for a delete). `key` is the message's key. `size_bytes` is
-the size of a batch that contains only this record (for a store without topics, the key's size), and
-`limit_bytes` is the limit on that size. Both are null if size is not the reason. `reason` is `too_large`, or
-`refused: ` with the store's message. `noted_at` is UTC. The gold row itself is in gold and in the other
-stores. The entry remains if the gold row is sent later. An entry with the reason `changes_removed` covers all
-changes up to its version that VACUUM removed before they were sent; it has no key and no sizes. A rerun
-writes nothing twice.
+the size of a batch that contains only this message (for a store without topics, the key's size), and
+`limit_bytes` is the limit for that size. Both are null if the size is not the reason. `reason` is
+`too_large`, or `refused: ` with the store's message. `noted_at` is UTC. The gold table and the other stores
+contain the row itself. The entry remains even if the row is sent later. An entry with the reason
+`changes_removed` covers all changes, up to its version, that VACUUM removed before they were sent. It has no
+key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], no
 
 
 def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
-    """Return the entries for a gold table and a topic or store, or None if there are none."""
+    """Return the entries for a gold table and one of its topics or stores, or None if there are none."""
     rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
 

@@ -1,8 +1,8 @@
 """Cuts: the source rows that a query has read, and the version of its target table that covers them.
 
-For each version of a table, the log records how far the table's query had read. The version and that position
-in the source form a cut: the version covers exactly the source rows before the position. A cut remains valid
-while the streams run.
+For each version of a table, the log records how far its query had read the source. The version and this
+position form a cut: the version covers exactly the source rows before the position. A cut remains valid while
+the streams run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def position_of(spark: SparkSession, query: str, target: str, source: str) -> Po
 
 
 def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
-    """Return the query's position in the source as of a snapshot of the table that it fills."""
+    """Return the query's position in the source, as recorded in a snapshot of the table that it fills."""
     noted = tables.transactions_in(spark, snapshot)
     return position_in(noted, application(query, tables.table_id(spark, source)))
 
@@ -61,7 +61,7 @@ def not_ahead(
 
 
 def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version: int, source: str) -> bool:
-    """Return whether a side table covers more of the source than a version of the target table."""
+    """Return whether a side table covers more of the source than this version of the target table."""
     name = application(query, tables.table_id(spark, source), of=tables.table_id(spark, target))
     there = position_in(tables.transactions(spark, side), name)
     here = position_at(spark, query, tables.snapshot(spark, target, version), source)
@@ -71,10 +71,10 @@ def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
     """Return the current state of the rows that a reader at the position has read.
 
-    If the table's readers follow corrected rows, the rows are returned as they were at the position.
-    Otherwise, readers skip commits that rewrite or remove rows, and the result includes later changes to the
-    rows. Rows that were appended after the position are left out. Files replaced by compaction are not read,
-    because VACUUM removes them. Raises TableError if log retention has removed commits since the position.
+    If the table's readers follow corrections, the rows are returned as they were at the position. Otherwise,
+    readers skip commits that rewrite or remove rows, and the result includes later changes to the rows. Rows
+    appended after the position are left out. Files that compaction has replaced are not read, because VACUUM
+    removes them. Raises TableError if log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -101,8 +101,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Return whether a reader at the position has unread appends before the version `end`.
 
-    If the table's readers follow corrected rows, corrections count as well. If log retention has removed
-    commits since the position, all rows count as unread.
+    If the table's readers follow corrections, these count as well. If log retention has removed commits since
+    the position, all rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:
@@ -117,9 +117,10 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this version. Its files may be different.
+    """Return the newest version with the same rows as this version, possibly in different files.
 
-    An older version's files may be gone, because compaction replaces them and VACUUM then removes them.
+    An older version's files may no longer exist, because compaction replaces them and VACUUM then removes
+    them.
     """
     newest = tables.version_of(spark, path)
     for entry in parts.entries(spark, path, version + 1, newest + 1):

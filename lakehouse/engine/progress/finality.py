@@ -28,7 +28,7 @@ SETTING = "grace_s"
 
 @dataclass(frozen=True)
 class Finality:
-    """A table's recorded grace, and the time (UTC, or None) up to which rows are final under any grace."""
+    """A table's recorded grace, and the time (UTC, or None) up to which rows are final whatever the grace."""
 
     query: str
     grace: timedelta
@@ -44,9 +44,9 @@ class Finality:
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress of event time from one front to another. The clock's grace may be new.
+        """Return the progress of event time from the front `before` to `now`. The clock's grace may be new.
 
-        At the first front, exactly the rows that are already final count as final, so they remain final.
+        At the front `before`, exactly the rows that are already final count as final, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -55,7 +55,8 @@ class Finality:
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
         """Return the moves for the next commit.
 
-        The moves require the recorded grace to be unchanged. If the clock's grace differs, they record it.
+        The moves require the recorded grace to be unchanged. If the clock's grace differs from it, they
+        record the clock's.
         """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
@@ -77,7 +78,7 @@ def grace_of(clock: EventClock) -> timedelta:
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property, or no property if event time does not make rows final."""
+    """Return the grace as a table property, or no property if rows do not become final by event time."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 

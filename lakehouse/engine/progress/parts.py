@@ -3,9 +3,9 @@
 A query reads either appends or the change feed. Appends are the files in commits that only add rows. Commits
 that change or remove rows are skipped, unless they correct rows and the query follows the table. A query that
 begins with a table's existing rows first reads the files in one version. If all these files record their
-rows' landing times, the rows are read in landing order, however OPTIMIZE has arranged them. A part then ends
-at the next file's first landing, and contains all rows that landed before it, from any file. A file is read
-by the name in its commit, even if compaction has replaced it since.
+rows' landing times, the rows are read in landing order, even if OPTIMIZE has rearranged them. A part then
+ends at the next file's first landing time, and contains the earlier rows of all files. A file is read by the
+name in its commit, even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ MOST_COMMITS = 50
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a table between two positions; `files` are actions from the log.
+    """A part of a table between two positions. `files` are actions in the log.
 
     `files` may be empty, for example after compaction, or if all commits were skipped. `changed` contains
     version ranges (first, last) that are read from the change feed, because rows were removed or changed. If
     it is empty, the files are appends. `foreign` lists the skipped commits by other writers. If the query
     begins with these files, the part contains only rows that landed at or after `since` and before `until`
-    (UTC; None means no limit). `is_least`: the part cannot be split further.
+    (UTC; None means no limit). `is_least` means that the part cannot be split further.
     """
 
     first: Position
@@ -66,12 +66,12 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The files' size, or 0 if they cannot be split: they are one commit, or the fewest first files."""
+        """The files' size, or 0 if the part cannot be split because it is one commit or `is_least`."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows. For ranges in `changed`, they include removed rows, marked by `_change_type`."""
+        """Return the rows. In the ranges `changed`, they include removed rows, which `_change_type` marks."""
         if self.changed:
             every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
             return reduce(DataFrame.unionByName, every)
@@ -79,7 +79,7 @@ class Part:
 
 
 def beginning(spark: SparkSession, path: str) -> Position:
-    """Return the starting position for a query that has not read anything from a table.
+    """Return the starting position for a query that has read nothing from a table.
 
     If the log contains only a few commits, all of them appends, the position is before the first commit.
     Otherwise, it is before the files in the newest version.
@@ -94,8 +94,8 @@ def appends(
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, but at least one commit.
 
-    A query that `follows` the table also receives the rows that other commits have corrected. Raises
-    TableError if log retention has removed a commit.
+    A query that `follows` the table also receives rows from commits that correct rows. Raises TableError if
+    log retention has removed a commit.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -108,9 +108,9 @@ def appends(
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
-    """Return the change feed's next files before the version `end`, with the limits and errors of `appends`.
+    """Return the change feed's next files before the version `end`. Limits and errors are as in `appends`.
 
-    The rows that a query begins with are read from the table itself.
+    The existing rows with which a query begins are read from the table itself.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -120,7 +120,7 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
 
 
 def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
-    """Return all appends between two positions, with the options and errors of `appends`."""
+    """Return all appends between two positions, with the same options and errors as `appends`."""
     if first.is_beginning:
         every = tables.files_at(spark, path, first.version)
         times = [landings_of(file) for file in every]
@@ -131,7 +131,7 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
-    """Return the whole change feed between two positions. Raises TableError like `appends`."""
+    """Return the whole change feed between two positions. Raises TableError as `appends` does."""
     if first.is_beginning:
         return between(spark, path, first, end)
     found = entries(spark, path, first.version, end.version)
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the range's last version whose change files VACUUM has removed, or None if there is none."""
+    """Return the range's last version with change files that VACUUM has removed, or None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -149,7 +149,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return a version's files that a reader at the position has not read, including files added since."""
+    """Return the files of a version that a reader at the position has not read."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -180,7 +180,7 @@ def _read_of(entry: LogEntry, *, follows: bool) -> Sequence[Action]:
 
 
 def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Part:
-    """Add to a part the versions to read from the change feed, and the commits by other writers."""
+    """Add the versions to read from the change feed, and the commits by other writers, to a part."""
     given = [entry for entry in read if follows and entry.followed]
     corrected = given if any(entry.rewrites for entry in given) else []
     foreign = tuple(entry for entry in read if entry.is_foreign)
@@ -230,9 +230,10 @@ def _versions(
 
 
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
-    """Return the landing time (UTC) before which all records were read, for a position among the first files.
+    """Return the landing time (UTC) before which a reader at this position has read all records.
 
-    The time is None if the files do not record landing times; such files are read one by one.
+    The position is among the files of one version. The time is None if the files do not record landing times;
+    such files are read one by one.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
@@ -250,7 +251,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
     times = [landings_of(file) for file in every]
     least = end = min(begin + 1, len(every))
     while end < len(every) and times[end][0] == times[begin][0] != FIRST:
-        least = end = end + 1  # files that landed at the same time
+        least = end = end + 1  # files that begin with the same landing time
     size = size_of(every[begin:end])
     while end < len(every) and (size := size + size_of([every[end]])) <= max_bytes:
         end += 1
@@ -258,7 +259,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part from a position among the first files up to the file `end`, given landing times."""
+    """Return the part from a position among a version's files up to its file `end`, given landing times."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):

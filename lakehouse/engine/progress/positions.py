@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from lakehouse.storage.tables.specs import Move, Position
 
 Transactions = Mapping[str, int]
-"""The version in each application's last transaction in a table, keyed by application id."""
+"""The version from each application's last transaction in a table, keyed by application id."""
 
 _READS = " reads "
 _BEGINS = " begins "
@@ -50,13 +50,13 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return the position before the files of the version where the application began, or None."""
+    """Return the position before the first file of the version with which the application began, or None."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 
 
 def moves(application_: str, noted: Transactions, before: Position, after: Position) -> tuple[Move, ...]:
-    """Return the moves that record the application's new position `after` in a commit."""
+    """Return the moves with which a commit records the application's new position `after`."""
 
     def move(name: str, to: int) -> Move:
         return Move(name, noted.get(name), to)
@@ -89,7 +89,7 @@ def offsets_in(noted: Transactions, query: str, topic_source_: str) -> dict[int,
 def offset_moves(
     query: str, topic_source_: str, before: Mapping[int, int], after: Mapping[int, int]
 ) -> tuple[Move, ...]:
-    """Return the moves that record the query's new offsets in a commit."""
+    """Return the moves with which a commit records the query's new offsets."""
     return tuple(
         Move(application(query, f"{topic_source_}/{partition}"), before.get(partition), offset)
         for partition, offset in sorted(after.items())
@@ -98,7 +98,7 @@ def offset_moves(
 
 
 def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move, ...]:
-    """Return the moves that record, in a commit, the offsets where the query began."""
+    """Return the moves with which a commit records the offsets at which the user chose to begin."""
     return tuple(
         Move(f"{query}{_BEGINS}{topic_source_}/{partition}", None, offset)
         for partition, offset in sorted(at.items())

@@ -1,9 +1,9 @@
-"""The tables that a query reads, and its positions, as recorded in the tables that it fills.
+"""The tables that a query reads, and its positions in them, as recorded in the tables that it fills.
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
 table completes the micro-batch. If an earlier table is ahead of the last table, a micro-batch was killed
-between the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading`
-keeps state only to avoid rereading commits without rows.
+between their commits, so it is repeated up to exactly the same position. The only state that `Reading` keeps
+between micro-batches saves it from rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lakehouse.storage.tables import Move, Position, from_micros
 from lakehouse.storage.tables.entries import LogEntry, total
 from lakehouse.storage.tables.log import Mark
 
-_CLOCKS_DIFFER_MS = 60_000  # the most by which writers' clocks may differ
+_CLOCKS_DIFFER_MS = 60_000  # the maximum difference between writers' clocks
 _NOTED_AFTER = 100
-"""After this many versions without rows, a commit records the position before log cleanup removes them."""
+"""After this many versions without rows, the position is committed, before log cleanup removes them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Rows that a commit has just appended to a table, their `count`, and the commit's version."""
+    """Rows that a commit has just appended to a table, their number (`count`), and the commit's version."""
 
     rows: DataFrame
     count: int
@@ -59,10 +59,10 @@ class Taken:
     """A micro-batch's input: rows and end positions, keyed by table name, and the row count (None: unknown).
 
     `number` is the target table's version after the commit, and `begins` contains the positions that the
-    target recorded before the commit. `reads` describes the input for messages. `size_bytes` is the input
-    files' size; 0 if they cannot be split. `moves` contains the target's moves. `beside` contains the
-    moves for each other table, in order, or None for a table to which an earlier attempt has already
-    committed this micro-batch.
+    target recorded before the commit. `reads` describes the input for messages. `size_bytes` is the size of
+    the input files, or 0 if they cannot be split. `moves` contains the target's moves. `beside` contains the
+    moves for each other table, in order, or None if an earlier attempt has already committed this micro-batch
+    to that table.
     """
 
     rows: Mapping[str, DataFrame]
@@ -85,9 +85,9 @@ class Taken:
 class Reading:
     """A query's sources (paths, keyed by table name), and the tables that it fills: `beside`, then `target`.
 
-    From the tables that it `follows`, the query also reads corrected rows, through the change feed. From the
-    other tables, it reads only appends. A commit in which another writer has changed rows is skipped, and
-    `on_foreign` is called with the table's name and the commit.
+    The query also reads corrected rows from the tables that it `follows`, through their change feeds. From
+    other tables, it reads only appends. If another writer has changed rows in a commit, the commit is
+    skipped, and `on_foreign` is called with the table's name and the commit.
     """
 
     spark: SparkSession
@@ -114,8 +114,9 @@ class Reading:
         """Return the next micro-batch's input, or None if there are no unread rows.
 
         `handed` contains rows in memory, and `until` contains the last version to read; both are keyed by
-        table name. `max_bytes` limits the size of a table's files if it is lower than the query's own limit.
-        Raises PositionError if positions and tables do not match, and TableError if a commit was removed.
+        table name. `max_bytes` limits the size of the files from each table, if it is lower than the query's
+        own limit. Raises PositionError if the positions do not match the tables, and TableError if a commit
+        was removed.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
@@ -124,7 +125,8 @@ class Reading:
         most = min(self.max_bytes, max_bytes or self.max_bytes)
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         count = total([found[name].count for name in self.sources])
-        # Even without rows, commit the position after a foreign commit, so it is reported only once.
+        # Even without rows, commit the position after another writer's commit, so that it is reported only
+        # once.
         has_news, self._has_news = self._has_news, False
         if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
             for name, one in found.items():
@@ -149,7 +151,7 @@ class Reading:
         )
 
     def _is_as_it_was(self) -> bool:
-        """Return whether no table has changed since the last poll that found nothing to read."""
+        """Return whether all tables are unchanged since the last poll, which found nothing to read."""
         marks = self._idle.items()
         return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
 
@@ -186,13 +188,13 @@ class Reading:
         part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
         self._tell_foreign(name, part)
         while not part.files and not part.end.is_beginning and part.end.version < end:
-            # Skip all versions without rows, because an empty result must mean that no rows are unread.
+            # Skip all versions without rows, because an empty result must mean that there are no unread rows.
             part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
             self._tell_foreign(name, part)
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
-        """Return whether no rows are unread between a position and a version."""
+        """Return whether there are no unread rows between a position and a version."""
         if first.is_beginning or first.version > version:
             return False
         between = parts.entries(self.spark, path, first.version, version)
@@ -237,16 +239,16 @@ class _Found:
         return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows. An empty frame is created only here, because most polls find nothing."""
+        """Return the rows. Empty frames are created only here, because most polls find no rows."""
         return tables.read(spark, path).limit(0) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The last attempt to read a source, as recorded in the tables that are filled before the target.
+    """The last attempt to process a source, as recorded in the tables that are filled before the target.
 
-    `began` is the position where the query began, if it has not finished a micro-batch, or None if nothing is
-    recorded. `ends` contains the end position from each table's commit.
+    `began` is the position where the query began, used if it has not finished a micro-batch; None if nothing
+    is recorded. `ends` contains the end position recorded in each table.
     """
 
     began: Position | None
@@ -266,11 +268,11 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _State:
-    """The state recorded at one moment in the logs of a query's tables, keyed by source table name.
+    """The state in the logs of a query's tables at one moment, keyed by source table name.
 
     `positions` contains the positions that the target table has recorded (None: no position). `first`
-    contains the starting positions. `ends` contains a killed micro-batch's end in each source, and is empty
-    if no micro-batch was killed.
+    contains the positions at which the next micro-batch starts. `ends` contains a killed micro-batch's end in
+    each source; it is empty if no micro-batch was killed.
     """
 
     reading: Reading
@@ -288,7 +290,7 @@ class _State:
     def of(cls, reading: Reading) -> _State:
         spark, query = reading.spark, reading.query
         filled = [tables.snapshot(spark, one.path) for one in (reading.target, *reading.beside)]
-        # Sources are read after the filled tables, so that they contain all rows recorded as read.
+        # Sources are read after the filled tables, so that they contain all rows that are recorded as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
         noted, *beside = (tables.transactions_in(spark, one) for one in filled)
         ids, target_id = {name: tables.id_of(one) for name, one in sources.items()}, tables.id_of(filled[0])
@@ -334,7 +336,7 @@ class _State:
         return application(self.reading.query, self.ids[name], of=of)
 
     def refuse_what_does_not_fit(self) -> None:
-        """Raise PositionError if tables do not belong together; docs/refused-tables.md lists the cases."""
+        """Raise PositionError if the tables do not match; docs/refused-tables.md lists the cases."""
         query, target = self.reading.query, self.reading.target
         way_out = f"delete {target.path} (and the tables made from it) and run again to rebuild it"
         for name, id_ in self.ids.items():
@@ -364,8 +366,8 @@ class _State:
     def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
         """Raise PositionError if the last version read is newer than the commit that recorded it as read.
 
-        Machines' clocks differ a little, so this check misses a table that was restored and has grown again
-        within a minute. The audit detects such a table, because it compares rows.
+        Because the clocks of machines differ a little, the check misses a table that was restored and grew
+        again within a minute. The audit detects such a table, because it compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:

@@ -1,11 +1,11 @@
 """A gold table's export progress, recorded as a note in the lake.
 
-An export sends rows to a topic, in a transaction that also records the position, and then to other stores.
-The note is written last, and the next micro-batch begins at its position. If the topic's position is ahead of
-the note, a micro-batch was killed between the two writes. The note outlives a consumer group's offsets, which
-a broker drops after a week without use. For a table without a topic, the note is the only record of the
-progress. If a store was unavailable or full and lacks rows that the topic contains, the note records this,
-and the store is filled again. The note is a small file in the table's directory, one per topic, and is
+An export sends rows to a topic, in a transaction that also records the position, and then to other stores. It
+writes the note last, and the next micro-batch begins at the note's position. If the topic's position is ahead
+of the note's, a micro-batch was killed in between. The note outlives a consumer group's offsets, which a
+broker drops after a week without use. For a table without a topic, the note is the only record of the
+progress. If a store lacks rows that the topic contains, because it was unavailable or full, the note records
+this, and the store is filled again. The note is a small file in the table's directory, one per topic, and is
 deleted with the table.
 """
 
@@ -21,7 +21,7 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables.specs import Position, Progress
 
 _DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
-_NO_TOPIC = "redis"  # the name without a topic, because existing lakes contain notes with this name
+_NO_TOPIC = "redis"  # the name if there is no topic; existing lakes contain notes with this name
 _IS_BEHIND = "_is_behind"
 
 
