@@ -1,4 +1,4 @@
-"""Compare records that share an id, in landing order, by the rules in `records.identity`."""
+"""Compare records with the same id, in landing order, under the rules in `records.identity`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lakehouse.storage.spark.columns import Columns
 from lakehouse.streams.definition import ID, Source, header_of
 
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
-"""Columns in an outcome row: whether it removes a silver row, and whether it changes an existing letter."""
+"""Columns in an outcome row: whether the row removes a silver row or changes an existing letter."""
 
 _OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
 _ROW, _DELETION, _OTHER = "row", "deletion", "other"
@@ -41,17 +41,18 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 
 
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
-    """Decide the outcome of judged records by comparing them with each other and with earlier records.
+    """Decide the outcome of validated records by comparing them with each other and with earlier records.
 
-    `judged` contains the columns that `judge` returns, and every record has an id. If it has a column
-    IS_CLOSED, the marked records are ignored and keep their reasons, unless a later row with the same id
-    shows that they were sent again. `standing` contains silver rows with the columns from `row_columns`, and
-    `letters` contains dead letters with the columns LETTERS. Both contain only earlier records that are not
-    in `judged`, but may include other ids.
+    `judged` contains the columns that `judge` returns, and every record has an id. If there is a column
+    IS_CLOSED, the records that it marks are ignored and keep their reasons, unless a later row with the same
+    id shows that they were sent again. `standing` contains silver rows with the columns from `row_columns`,
+    and `letters` contains dead letters with the columns LETTERS. Both contain only earlier records that are
+    not in `judged`, but may contain other ids.
 
-    Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
+    Grain of the outcome: one row per record in `judged`, per removed silver row (IS_REMOVED) and per changed
     letter (IS_LETTER); key: topic, partition, offset. `reasons` lists the reasons for refusing the record,
-    and is empty if the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
+    and is empty if the record is in silver. The row also contains the record's `unique_id`, `sequence` and
+    times (UTC).
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
@@ -60,7 +61,7 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
-    """Return the removed silver rows, with reasons, ids and times."""
+    """Return the removed silver rows with reasons, ids and times."""
     return outcome.where(IS_REMOVED).select(*PLACE, *_OF_REMOVED)
 
 
@@ -70,7 +71,7 @@ def changed_by(outcome: DataFrame) -> DataFrame:
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return the judged records. Reasons in the outcome replace a record's own reasons."""
+    """Return the validated records. Reasons in the outcome replace a record's previous reasons."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")
@@ -80,7 +81,7 @@ def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The columns for a comparison, built once: for each input, each decision step and the outcome."""
+    """The columns for a comparison, built once: for each input, each decision step, and the outcome."""
 
     coming: Columns
     standing: Columns
@@ -149,21 +150,21 @@ def _kind_of_judged(*, are_marked: bool) -> Column:
 
 
 def _kind_of_letter() -> Column:
-    """Return a letter's kind: a deletion, any other open letter, or a record that counted (_ROW)."""
+    """Return a letter's kind: a deletion, any other open letter, or a record that `counts` (_ROW)."""
     deletes = (F.col("status") == DELETION) | F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE))
     return F.when(deletes, _DELETION).when(F.col("status") == OPEN, _OTHER).otherwise(_ROW)
 
 
 def _decided(source: Source) -> tuple[Columns, ...]:
-    """Return the columns that decide the outcome for each id's records, step by step.
+    """Return the columns to add in each step of deciding the outcome for each id's records.
 
-    A record `counts` towards its id's state unless it `conflicts`. `is_new`: its sequence is greater than all
-    earlier sequences. `best`: the latest new record. `low`: the best record's sequence and, negated, the
-    earliest send time of the best record and its repeats. A deletion without a sequence removes the greatest
-    sequence that was sent no later than the deletion, and all lower sequences. The best record is therefore a
-    row if `low` was sent later than every such deletion (`until`), and if its sequence is greater than the
-    sequences in all deletions that have one (`bar`). `rows` are the records that became rows, in order. The
-    columns `end_...` contain the state after all records.
+    A record that `counts` affects its id's state unless it `conflicts`. A record `is_new` if its sequence is
+    greater than all earlier ones. `best` is the latest new record. `low` contains the best record's sequence
+    and, negated, the earliest send time of the best record and its repeats. A deletion without a sequence
+    removes the greatest sequence that was sent no later than the deletion, and all lower sequences. The best
+    record is therefore a row if `low` was sent later than every such deletion (`until`), and if its sequence
+    is greater than the sequences in all deletions that have one (`bar`). `rows` lists the records that became
+    rows, in order. The columns `end_...` contain the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -234,7 +235,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the reasons for refusing a decided record, or null for a silver row or an unchanged letter."""
+    """Return the resulting reasons for refusing a record, or null for a silver row or an unchanged letter."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

@@ -1,11 +1,11 @@
-"""The table of all streams' dead letters, and selections from it.
+"""The table of all streams' dead letters, and selections of its rows.
 
 Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
 raw key, value and headers are the original bytes. Times are UTC. Rerunning a micro-batch does not write its
-rows again. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-sent again as a new record (resent; the last reason names the new record). Letters for duplicate records,
-superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is
-null if no micro-batch refused the record.
+rows again. `status` is open until the record is accepted into silver (replayed), the user gives it up
+(discarded), or it is sent again as a new record (resent; the last reason names the new record). Letters for
+duplicates, superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`).
+`batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SCHEMA = described(
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
 SENT_AGAIN_AS = identity.SENT_AGAIN_AS
 LOST = "lost"
-"""The rule for the letter of a replayed record if another writer has deleted the original letter."""
+"""The rule in a replayed record's letter if another writer has deleted the original letter."""
 RULES = frozenset(
     {
         "bad_key",
@@ -106,7 +106,7 @@ RULES = frozenset(
 )
 """The rules that apply to every stream, including those for closed letters. A stream may add its own rules.
 
-A filter by any other rule is refused, unless a letter names that rule.
+Filtering by any other rule is refused, unless a letter contains it.
 """
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
@@ -164,7 +164,7 @@ class Selection:
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
-        """Return the condition on rows in the dead-letter table."""
+        """Return the selection as a condition on rows of the dead-letter table."""
         conditions = {
             "streams": F.col("stream").isin(*self.streams),
             "rule": F.array_contains("reasons.rule", self.rule or ""),
@@ -223,14 +223,14 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, in the form used in resent records' letters."""
+    """Return a record's topic/partition/offset, as written in the letters of resent records."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
     """Return the values to set on letters (merge target `t`) whose records were sent again.
 
-    `place` is the place of the new record in silver.
+    `place` is the topic/partition/offset of the new record in silver.
     """
     said = reason(RESENT, None, F.concat(F.lit(SENT_AGAIN_AS), place))
     return {"status": F.lit(RESENT), "reasons": F.array_append("t.reasons", said)}
@@ -273,7 +273,7 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
-    """Return refused records as dead-letter rows with one attempt; unknown values are null.
+    """Return refused records as dead letters with one attempt; unknown values are null.
 
     The letters are open, or closed from the start (`lakehouse.engine.records.identity`). `dead` may lack the
     columns in _LACKING.
@@ -301,7 +301,7 @@ def status_by(reasons: Column) -> Column:
 def own_time_by(reasons: Column) -> Column:
     """Return a refused record's own time (UTC). It advances the front (`engine.ops_tables.fronts`).
 
-    The time is null if the record was not valid on its own when it landed, as is true of all records that a
+    The time is null if the record was not valid by itself when it landed, which is true of all records that a
     replay admitted.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))

@@ -1,10 +1,10 @@
 """Columns that `lakehouse.engine.formats` adds to non-JSON records before validation.
 
 REFUSED  array of reasons for refusing a value that could not be decoded; null if it was decoded
-BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
+BODY     the record as JSON text or bytes, if it must be validated as JSON; null if it is proven valid
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
          a different type or no value; only Avro and Protobuf have this column and those below
-PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
+PROVEN   whether TYPED proves that all fields are valid
 LACKS    the columns of required fields that the writer's schema lacks, or null if there are none
 AGAINST  array of reasons for refusing fields or `event_time` that the JSON does not show; null if none
 """
@@ -41,7 +41,7 @@ def reason_of(field: Field) -> Column:
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)
     value = typed(field.column)
-    is_valid = value.isNotNull()  # in its own type; in JSON it may have a different type, as times do
+    is_valid = value.isNotNull()  # in the contract's type; in JSON it may have a different type, as times do
     if field.type is FieldType.DOUBLE:
         is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))

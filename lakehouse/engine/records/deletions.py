@@ -1,10 +1,10 @@
-"""Recognize deletions, and read the deleted id and the deletion's sequence.
+"""Recognize deletions, and read their sequence and the id to delete.
 
 A source with `sequence_by` has two kinds of deletions:
 
-- a Kafka record without a value; its key contains the id, in the form set by `deletion_key`;
+- a Kafka record without a value, whose key contains the id in the form set by `deletion_key`;
 - a record with a value and the mark set by `deleted_if`. If the id's path contains `after`, as in Debezium's
-  envelope, the id is read from `before`; otherwise its path is the same as in other records.
+  envelope, the id is read from `before`; otherwise, its path is the same as in other records.
 
 docs/ids.md shows the forms of keys. Text is UTF-8. An id in JSON or Avro is a non-empty string or a whole
 number, such as 17 or 17.0; a `long` or `int` is a signed integer of 8 or 4 bytes, big-endian. A JSON key may
@@ -35,7 +35,7 @@ from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
 from lakehouse.streams.messages import json_path
 
 DELETION = "deletion"
-"""The rule of a valid deletion."""
+"""The rule in the letter of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
 """Columns added before validation for Avro keys: the id as text, and the reason for refusing it, or null."""
 
@@ -115,7 +115,7 @@ def id_of(source: Source) -> Column:
 
 
 def sequence_of(source: Source) -> Column:
-    """Return the deletion's own sequence, or null if it has none."""
+    """Return the deletion's sequence, or null if it has none."""
     if header_of(source.sequence_by):
         return F.col(SEQUENCE)
     field = _sequence_field(source)
@@ -123,7 +123,7 @@ def sequence_of(source: Source) -> Column:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return a deletion's only reason: either that it deletes an id, or why its id or sequence is invalid."""
+    """Return a deletion's only reason: that it deletes an id, or why its id or sequence is invalid."""
     deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
     wrong = F.when(F.col("_value").isNull(), _against_key(source))
     if source.mark is not None:
@@ -192,7 +192,7 @@ def _without_frame(key: Column) -> Column:
 
 
 def _json_id(text: Column, path: tuple[str, ...]) -> Column:
-    """Return the string or whole number at a path in JSON text, or null for anything else."""
+    """Return the string or whole number at a path in JSON text, or null for any other value."""
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)
@@ -221,7 +221,7 @@ def _against_key(source: Source) -> Column:
 
 
 def _expected(source: Source) -> str:
-    """Describe how a key violates the configured form."""
+    """Describe what is wrong with a key that does not have the configured form."""
     form = source.key_form
     if form.kind in _BYTES:
         return f"not the {_BYTES[form.kind]} bytes of {'an int' if form.kind == 'int' else 'a long'}"

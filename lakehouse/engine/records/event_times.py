@@ -41,7 +41,7 @@ _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, but Spark's cas
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Return whether a whole number is an accepted time in a unit; the default is the contract's unit."""
+    """Return whether a whole number is an accepted time in a unit, by default the contract's unit."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
@@ -68,18 +68,18 @@ def of_number(number: Column, unit: TimeUnit) -> Column:
 
 
 def is_absent() -> Column:
-    """Return whether a record has no time of its own, so that Kafka's timestamp is used."""
+    """Return whether a record has no event time, so that Kafka's timestamp is used."""
     return F.col(KIND).isNull() | (F.col(KIND) == "VOID")
 
 
 def written(contract: Contract) -> Column:
-    """Return a record's ISO 8601 time. It is a separate column because it is used twice."""
+    """Return a record's ISO 8601 time, which is a separate column because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
 
 def of_record(source: Source) -> Column:
-    """Return a record's own time or, if it has none, Kafka's timestamp; null if the time is not accepted."""
+    """Return a record's event time or, if it has none, Kafka's timestamp. Times not accepted are null."""
     contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = span_us(source)
@@ -174,7 +174,7 @@ def _bounds(source: Source) -> str:
 def _hint(contract: Contract) -> Column:
     """Say what may be wrong with a value that is not an accepted time.
 
-    Either a number would be a time between 2000 and 2100 in another unit, or a text has no offset.
+    A number may be a time between 2000 and 2100 in another unit; text may lack an offset.
     """
     stamp = fields.variant_at(contract.event_time_path)
     number = F.try_variant_get(stamp, "$", "bigint")

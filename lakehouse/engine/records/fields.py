@@ -1,6 +1,6 @@
 """Read a contract's fields from JSON, and give the reasons for refusing a field.
 
-A field is read in one of two ways. Spark's typed JSON parser is fast but lenient, so its result counts only
+There are two ways to read a field. Spark's typed JSON parser is fast but lenient, so its result is used only
 if no other JSON type could have produced it (`is_proven`). All other values are read from the record's
 variants, which preserve the JSON type (`looked_up`, `reason`).
 """
@@ -56,35 +56,35 @@ _JSON_NAMES = {
 }
 _NOT_WHOLE = "a number with a non-zero fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
-_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
-_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even from strings
-_WHOLE_DECIMAL = r"^DECIMAL\(\d+,0\)$"  # a variant's type for 270.0, which becomes 270, and beyond a long
+_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the decimal point
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even for strings
+_WHOLE_DECIMAL = r"^DECIMAL\(\d+,0\)$"  # a variant's type for 270.0 (stored as 270) and beyond a long
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
-"""The greatest allowed magnitude of a double, so that squares, and sums of squares, still fit in a double."""
+"""The greatest allowed magnitude of a double. Squares and sums of squares therefore also fit in a double."""
 
 
 def payload_column(column: str) -> str:
-    """Return the column name for a normalized payload that is the last field in its record."""
+    """Return the name of the column for a normalized payload that is the last field in its record."""
     return f"_payload_{column}"
 
 
 def type_column(column: str) -> str:
-    """Return the column name for the JSON type of a field's variant (from schema_of_variant)."""
+    """Return the name of the column for a field's JSON type (from schema_of_variant)."""
     return f"_type_{column}"
 
 
 def exact_column(column: str) -> str:
-    """Return the column name for a decimal exactly as written in the record."""
+    """Return the name of the column for a decimal exactly as written in the record."""
     return f"_exact_{column}"
 
 
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    The parser cannot be used for fields within objects, because it accepts duplicate names there. Variants
+    The parser is not used for fields inside objects, because it accepts duplicate names there. Variants
     refuse them.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
@@ -97,7 +97,7 @@ def variant_at(path: tuple[str, ...]) -> Column:
 
 
 def written_decimal(text: Column, field: Field) -> Column:
-    """Return the decimal with the field's name in a flat JSON object's text, or null if it does not fit.
+    """Return the decimal that a field has in the text of a flat JSON object, or null if it does not fit.
 
     If the field is rounded, the number is returned as written. If a name occurs twice, the last occurrence
     wins. A quote after a backslash is part of a string, but any other quoted name before a colon is a key.
@@ -108,9 +108,10 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return a pattern for a literal under a name in JSON text. The first group is the literal.
+    """Return a pattern for the literal after a name in JSON text.
 
-    The pattern is anchored, because otherwise a failing search would restart at every character.
+    The first group is the literal. The pattern is anchored, because otherwise a failing search would restart
+    at every character.
     """
     space = r"[ \t\r\n]*"
     return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
@@ -153,7 +154,7 @@ def last_payload(text: Column, value: Column, field: Field) -> Column:
 
 
 def is_proven(value: Column, field: Field) -> Column:
-    """Return whether a value from Spark's typed parser can only come from the field's JSON type."""
+    """Return whether a value from Spark's typed parser can only result from the field's JSON type."""
     if field.type is FieldType.DOUBLE:
         return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
@@ -164,8 +165,8 @@ def is_proven(value: Column, field: Field) -> Column:
         present = json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
         return present if field.required else value.isNull() | present
     # Spark returns other JSON values as text: true, -1.5, {...}, [...], and 1e400 as "Infinity" with quotes.
-    # Half a surrogate pair becomes a question mark. Null may mean absent. The range from "-" to ":" includes
-    # the digits.
+    # Half a surrogate pair becomes a question mark. Null may mean that the field is absent. The range from
+    # "-" to ":" includes the digits.
     like_number = (value >= "-") & (value < ":")
     like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
     altered = value.startswith('"') | value.contains("?")
@@ -188,11 +189,11 @@ def proven(typed: Column, field: Field) -> Column:
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
     """Return a field's value from its variant, or null if the value's type differs from the field's.
 
-    A string field's value may also be the digits of a whole number.
+    For a string field, a whole number also counts and becomes its digits.
 
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
-    double, so the number is read from the text. The result is null if the text search fails, because the
-    field's name is escaped or also occurs in a nested object (for a nested field: anywhere else).
+    double, so the number is read from the text. The result is null if this search fails, because the field's
+    name is escaped or also occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -220,7 +221,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
 
 
 def as_written(path: tuple[str, ...]) -> Column:
-    """Return the value at a path for use in messages, with numbers as written in the record.
+    """Return the value at a path, formatted for a message, with numbers as written in the record.
 
     A variant may render a number differently: 1.0 becomes 1, and 1e400 becomes infinity.
     """
@@ -247,7 +248,7 @@ def reason_of(field: Field) -> Column:
 
 
 def misplaced(path: tuple[str, ...], column: str) -> Column:
-    """Return the reason for refusing a path that continues below a value that is not an object, or null."""
+    """Return the reason for refusing a record in which a value on the path is not an object, or null."""
     reasons = []
     for depth in range(1, len(path)):
         value = variant_at(path[:depth])
@@ -267,7 +268,7 @@ def reason(rule: str, column: str | None, message: Column) -> Column:
 
 
 def json_name(kind: Column) -> Column:
-    """Return the JSON name for a type that schema_of_variant returned."""
+    """Return the JSON name of a type from schema_of_variant."""
     return (
         F.when(kind == "STRING", "a string")
         .when(kind == "BOOLEAN", "a boolean")
@@ -278,12 +279,12 @@ def json_name(kind: Column) -> Column:
 
 
 def is_number(kind: Column) -> Column:
-    """Return whether a type that schema_of_variant returned is numeric."""
+    """Return whether a type from schema_of_variant is numeric."""
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
 def is_whole(kind: Column) -> Column:
-    """Return whether a type that schema_of_variant returned is of an integer, such as 270 or 270.0.
+    """Return whether a type from schema_of_variant is that of an integer, such as 270 or 270.0.
 
     A number with an exponent or more than 38 digits, zeros included, is a double in a variant.
     """

@@ -1,11 +1,11 @@
-"""Which records share an id, and the rules that comparing them may break.
+"""The ids of records, and the dead-letter rules for records that are compared because they have the same id.
 
 With `unique_by` alone, records with the same id and event time are compared. With `sequence_by`, all records
-with the same id are compared. docs/decisions/what-a-record-becomes.md explains what becomes of them, and
-`lakehouse.engine.records.comparing` decides it for live runs, replays, rebuilds and the audit.
+with the same id are compared. docs/decisions/what-a-record-becomes.md explains the possible outcomes, and
+`lakehouse.engine.records.comparing` decides the outcome for live runs, replays, rebuilds and the audit.
 
-A record that is not a row in silver has one letter. Each rule in CLOSED is both the only reason in a letter
-and the letter's status. `conflicting_id`, `nothing_to_delete` and `retained` leave a letter open. When an
+A record that is not a row in silver has one letter. Each rule in CLOSED is the only reason in a letter, and
+also the letter's status. `conflicting_id`, `nothing_to_delete` and `retained` leave a letter open. When an
 open letter's record is sent again, `resent` becomes the letter's last reason.
 """
 
@@ -22,7 +22,7 @@ from lakehouse.engine.records.shown import shown, shown_bytes, with_value
 from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
 
 OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
-"""Columns in a judged record: its id as text, and its sequence."""
+"""Columns in a validated record: its id as text, and its sequence."""
 
 DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
@@ -31,10 +31,10 @@ CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
 """Rules whose letters are closed from the start, because they need no action."""
 OPEN = "open"
 SENT_AGAIN_AS = "sent again as "
-"""The beginning of the message in a resent letter's last reason; the new record's place follows."""
+"""The beginning of the message in a resent letter's last reason, before the new record's coordinates."""
 
 IS_CLOSED = "_is_closed"
-"""A column in judged records: whether retention excludes the record from the comparison."""
+"""A column in validated records: whether retention excludes the record from the comparison."""
 
 PLACE = ("topic", "partition", "offset")
 """A record's key."""
@@ -79,7 +79,7 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 
 
 def columns_of(source: Source) -> dict[str, Column]:
-    """Return the id and sequence columns for comparing judged records, or none for a source without ids."""
+    """Return the id and sequence columns for comparing records, or no columns for a source without ids."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
@@ -92,22 +92,22 @@ def columns_of(source: Source) -> dict[str, Column]:
 
 
 def is_sound() -> Column:
-    """Return whether there is no reason to refuse a judged record."""
+    """Return whether a validated record has no reasons for refusal."""
     return F.size("reasons") == 0
 
 
 def is_only(rule: str) -> Column:
-    """Return whether this rule is a judged record's only reason."""
+    """Return whether this rule is a validated record's only reason."""
     return F.col("reasons.rule") == F.array(F.lit(rule))
 
 
 def may_be_row() -> Column:
-    """Return whether a judged record is sound, or only late."""
+    """Return whether a validated record has no reasons, or is only late."""
     return is_sound() | is_only(LATE)
 
 
 def is_compared(source: Source) -> Column:
-    """Return whether a judged record may become or delete a row: it is sound, late or a deletion."""
+    """Return whether a validated record may become or delete a row: it is valid, only late, or a deletion."""
     sound = may_be_row()
     if source.sequence_by is not None:
         sound = sound | is_only(DELETION)
@@ -120,7 +120,7 @@ def id_of_row(source: Source) -> Column:
 
 
 def is_sound_alone(reasons: Column) -> Column:
-    """Return whether a letter's record was valid on its own and refused only because of its id."""
+    """Return whether a letter's record was valid by itself, and refused only because of its id."""
     of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
     return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
 
@@ -131,14 +131,14 @@ def late_in(reasons: str) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason for refusing a judged record because retention removed its id's row or letters."""
+    """Return the reason for refusing a record because retention has removed its id's row or letters."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits of a hash of a record's identity, with its event day in the lower 16 bits.
+    """Return a record's fingerprint: 48 bits of a hash of its identity, then 16 bits for its event day.
 
     Days are counted from 1970. Earlier days become 0, and days from 2149 on become 65535.
     """
@@ -152,7 +152,7 @@ def hash_of_same(source: Source, id_: Column) -> Column:
 
 
 def hash_of(*values: Column) -> Column:
-    """Return the upper 48 bits of a hash; the lower 16 are 0."""
+    """Return a hash whose lower 16 bits are set to 0."""
     return F.xxhash64(*values).bitwiseAND(F.lit(~0xFFFF))
 
 
@@ -163,12 +163,12 @@ LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
 
 
 def are_compared() -> Column:
-    """Return whether a letter is compared with records, or may be closed when its record is sent again."""
+    """Return whether a letter takes part in comparisons, or may be closed when its record is sent again."""
     return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
 
 
 def row_columns(source: Source) -> list[str]:
-    """Return the silver columns for comparing rows with judged records."""
+    """Return the silver columns that are needed to compare rows with validated records."""
     ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
     fields = (field.column for field in source.contract.fields)
     times = ("event_time", "own_time", "kafka_timestamp", "ingested_at", "admitted")

@@ -23,8 +23,8 @@ _ANALYSES: tuple[Callable[[DataFrame, Column], DataFrame], ...] = (
 def checked_rules(source: Source) -> tuple[Rule, ...]:
     """Check a source's rules, and return them.
 
-    Raises SettingsError with the rule's key for an SQL condition that is not a deterministic expression on
-    the row's columns and `event_time`.
+    Raises SettingsError, naming the rule's key, for an SQL condition that is not a deterministic expression
+    on the row's columns and `event_time`.
     """
     rules = source.rules()
     in_sql = [rule for rule in rules if rule.key]

@@ -1,4 +1,4 @@
-r"""Format records' values for messages: cut to 80 characters, and escaped for safe display in a terminal.
+r"""Format records' values for messages: truncate them to 80 characters, and escape them for terminals.
 
 Characters that a terminal may interpret or hide are escaped (`lakehouse.common.printable`): controls,
 bidirectional and zero-width marks, separators other than a space, and unassigned code points. An escaped

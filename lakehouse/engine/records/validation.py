@@ -1,18 +1,18 @@
 """Validate raw Kafka records: parse each record once, and keep every reason for refusing it.
 
 `judge` turns each bronze row into one row with the contract's columns, the event time and an array of
-reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Each input row
-becomes exactly one clean row or dead letter. docs/dead-letters.md lists the rules. Deletions
+reasons. A row without reasons is clean, and any other row is a dead letter. Each input row becomes exactly
+one clean row or dead letter. docs/dead-letters.md lists the rules. Deletions
 (`lakehouse.engine.records.deletions`) and formats other than JSON (`lakehouse.engine.formats.decode`) have
-their own.
+their own rules.
 
 For a record without its own time, Kafka's timestamp is the event time. If Kafka's timestamp is not a valid
-time either, or is -1 (Kafka's value for no timestamp), the record breaks bad_timestamp.
+time either, or is -1 (Kafka's value for no timestamp), the record breaks the rule bad_timestamp.
 
-If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is also not_json: nesting
-deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract fields,
-numbers over 1,000 digits, half surrogate pairs and objects with duplicate keys are also not_json. An object
-on a contract field's path counts as a contract field, with everything in it.
+If a key occurs twice, the last value counts. Text beyond the JSON parser's limits breaks the rule not_json:
+nesting deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract
+fields, so do numbers over 1,000 digits, half surrogate pairs and objects with duplicate keys. An object on a
+contract field's path, with everything in it, counts as a contract field.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, F
 from lakehouse.streams.definition import Source
 
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""A replay's admission of a record. It happened at `at`, after all records that landed up to `after`.
+"""A replay's admission of a record, which happened at `at`, after all records that landed up to `after`.
 
 Both times are UTC. `at` is later than in all earlier admissions.
 """
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
 """Silver columns with the times when a record was sent, when it landed, and when a replay admitted it."""
 SKIPPED = "skipped"
-"""The rule for records that a user has skipped because they cannot be judged."""
+"""The rule for records that a user has skipped because they cannot be validated."""
 
 # The raw columns are renamed, because a contract may have a column named `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
@@ -92,10 +92,10 @@ def silver_schema(source: Source) -> StructType:
 def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
     """Return one row per raw record: the clean columns, `reasons`, and `raw` if there are any reasons.
 
-    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC. It is null before the
-    first record, and may be a column of `rows`. `raw` (key, value, headers, kafka_timestamp) is null for
-    clean rows. "Now" is the record's own landing time, so judging the record again gives the same result. For
-    a source with `unique_by`, every row contains `raw` and the columns with which
+    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC. It may be a column of
+    `rows`, and is null before the first record. `raw` (key, value, headers, kafka_timestamp) is null for
+    clean rows. A record's landing time is used as the current time, so validating the record again gives the
+    same result. For a source with `unique_by`, every row contains `raw` and the columns with which
     `lakehouse.engine.records.identity` compares records. Records in formats other than JSON must be decoded
     first (`lakehouse.engine.formats.decode`).
     """
@@ -124,7 +124,10 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
 
 @cache
 def _verdict(source: Source) -> Kept:
-    """Return the function that judges raw records. It adds columns step by step and selects the result."""
+    """Return the function that validates raw records.
+
+    It adds columns step by step, and selects the result.
+    """
     contract = source.contract
     in_time = (
         _future_reason(source.future_tolerance_s),
@@ -195,11 +198,11 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     If the typed parser cannot prove a contract's records, there is no `_typed` and no record is proven. For
     formats with types, the decoder has already added `_typed` and `_proven`.
 
-    One cheap parse proves most records. If a text's first closing brace is its last byte, the parser cannot
-    have left a tail unread. The same holds if the last field is a payload that accounts for the whole text
-    (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string,
-    unless the string looks like any other JSON value. All other records are parsed again, thoroughly, by
-    `_parsed` and `_fields`. Only this second parse finds reasons.
+    One cheap parse proves most records valid. If a text's first closing brace is its last byte, the parser
+    has read the whole text. The same is true if the last field is a payload that extends to the end of the
+    text (`fields.last_payload`). A parsed number results from a JSON number, and a parsed string from a JSON
+    string, unless the string looks like another JSON value. `_parsed` and `_fields` parse all other records
+    again, thoroughly. Only this second parse finds reasons.
     """
     contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
     if source.is_typed:
@@ -242,13 +245,13 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Yield `_utf8`, `_json` (is the text one JSON value?) and `_record` (variants; null if not an object).
+    """Yield `_utf8`, `_json` (whether the text is one JSON value) and `_record` (an object's variants).
 
     Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
     read. The text is therefore parsed inside an object that ends with the record's own offset, which the
-    parser reaches only after a complete value. `_corrupt_record` reveals a skipped field. One case remains: a
-    text that continues with fields for the outer object, `{...},"more":1`. Unless its first closing brace is
-    its last byte, the text must therefore also be the only element of an array.
+    parser reaches only after a complete value. `_corrupt_record` reveals a skipped field. This misses text
+    that continues with fields of the outer object, such as `{...},"more":1`. Unless the text's first closing
+    brace is its last byte, it is therefore also parsed as an array, in which it must be the only element.
     """
     text = F.col("_rest").cast("string")
     wrapped = F.concat(
@@ -300,7 +303,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _typed(field: Field) -> Column:
-    """Return a field as read by the typed parser."""
+    """Return a field's value from the typed parser."""
     return F.col("_typed").getField(field.path[-1])
 
 
@@ -356,5 +359,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return a silver table's watermark, given its latest own time (`front`), or None if it has none."""
+    """Return a silver table's watermark, given its greatest own event time (`front`), or None without one."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

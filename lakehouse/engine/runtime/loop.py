@@ -1,11 +1,11 @@
 """A stream's loop, which runs the layers in order. Each layer reads its unread rows up to the newest version.
 
-A round runs each step once. The rows in a step's commit are passed on in memory. If these rows are exactly
-the next step's input, that step does not read them back from the table; otherwise, it reads the tables. The
-same code therefore runs all layers in one application, a single layer, a catch-up and a retry. A failed step
-is discarded and recreated after a pause, while the steps before and after it continue. If a micro-batch fills
-the heap, the step retries with a quarter of its rows, and then increases the size again. If individual
-records make a step fail, the error names them.
+A round runs each step once. The rows in a step's commit are passed on in memory. If they are exactly the next
+step's input, that step uses them; otherwise, it reads the tables. The same code therefore runs all layers in
+one application, a single layer, a catch-up and a retry. A failed step is discarded and recreated after a
+pause, while the steps before and after it continue. If a micro-batch fills the heap, the step retries with a
+quarter of the input, and then increases the size again. If individual records make a step fail, the error
+names them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once
 
 _RETRY_S = 0.05  # seconds between checks for the end of a pause
-_SMALLER = 4  # the divisor for the size of a micro-batch that filled the heap
+_SMALLER = 4  # the size of a micro-batch that filled the heap is divided by this
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class BatchDone:
     """A written micro-batch: its step, number, result and duration.
 
-    The number is the version of the table that the micro-batch wrote or exported, or None for periodic work.
+    `batch`, its number, is the version of the table that it wrote or exported; None for periodic work.
     """
 
     query: str
@@ -92,7 +92,7 @@ class StreamLoop:
         self._due_until: datetime | None = None
 
     def round(self) -> bool:
-        """Run each step once; return whether any step wrote something."""
+        """Run each step once; return whether any step wrote anything."""
         did = self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
         self._common.watch.on_round(self.name)
         return did
@@ -105,9 +105,9 @@ class StreamLoop:
         return any(map(troubles.will_be_tried, names))
 
     def export(self, stop: Stop, *, tries_again: bool) -> None:
-        """Run the stream's exports until nothing is left to send or a stop is requested.
+        """Run the stream's exports until there is nothing more to send or a stop is requested.
 
-        With `tries_again`, failed exports are retried as well.
+        With `tries_again`, failed exports are also retried.
         """
         exports = [slot for slot in self._slots if slot.maker.layer == "export"]
         troubles = self._common.troubles
@@ -118,7 +118,7 @@ class StreamLoop:
             time.sleep(0 if did else _RETRY_S)
 
     def settle(self) -> None:
-        """Merge and send rows that are waiting for `merge_every_s`, without reading anything new."""
+        """Merge and send rows that are waiting for `merge_every_s`, without reading new records."""
         waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
         if any(slot.waits for slot in waiting):
             for slot in waiting:
@@ -140,7 +140,7 @@ class StreamLoop:
             for slot in slots:
                 took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
                 did |= took
-                has_merged = took and slot.maker.layer == "gold"  # merging also closes rows that are due
+                has_merged = took and slot.maker.layer == "gold"  # a merge also closes rows that are due
                 if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
@@ -151,7 +151,7 @@ class StreamLoop:
         return did
 
     def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
-        """Run a step on its unread rows; return whether it wrote something."""
+        """Run a step on its unread rows; return whether it wrote anything."""
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)
@@ -184,8 +184,8 @@ class StreamLoop:
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
         """Prepare an immediate retry with a smaller micro-batch; return whether a smaller one is possible."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # If a lower limit did not make the micro-batch smaller, it cannot be split. A size slightly above the
-        # limit is normal and proves nothing.
+        # If a lower limit has not made the micro-batch smaller, it cannot be split. A size slightly above the
+        # limit is normal, and does not mean this.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
@@ -219,7 +219,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Find and remember the records that make a step fail, or return None if they are unknown."""
+        """Find, remember and return the records that make a step fail, or return None if they are unknown."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -269,7 +269,10 @@ class StreamLoop:
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return the time up to which work is due. In a catch-up, it is fixed, so that the work ends."""
+        """Return the time up to which work is due.
+
+        It does not change in a catch-up, so that the catch-up ends.
+        """
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until
@@ -289,7 +292,7 @@ class StreamLoop:
         )
 
     def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
-        """Record a failure and discard the step; raise if the run cannot continue."""
+        """Record a failure and discard the step; raise the failure if the run cannot continue."""
         slot.drop()
         failure = Failure(name or slot.name, self.name, cause, "" if batch is None else _where(batch))
         if not has_ended(self._lake.spark):
@@ -313,12 +316,12 @@ def _let_go(held: ExitStack) -> None:
 
 @dataclass
 class _Slot:
-    """A step's place in the loop; the step is None before its first use and after a failure.
+    """A step's place in the loop. `step` is None before the step's first use and after a failure.
 
     `waits` is true if the step deliberately leaves rows in silver (`merge_every_s`). `merged_at` is the time
     of the last merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings.
-    `too_large` is the size that filled the heap. `blamed` names the records that make the step fail, or is
-    None if they are unknown.
+    `too_large` is the micro-batch size that filled the heap. `blamed` names the records that make the step
+    fail, or is None if they are unknown.
     """
 
     maker: StepMaker

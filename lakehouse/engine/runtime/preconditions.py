@@ -19,7 +19,7 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
     """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
 
     Raises SettingsError for a table that does not fit a store. Returns the missing permissions that the
-    broker reported. Steps that need a missing permission report it; other steps continue.
+    broker reported. A step that needs a missing permission fails later and reports it; other steps continue.
     """
     for stream in streams:
         registry.require_fit(stream)
@@ -40,7 +40,7 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
 def labels_of_services(
     settings: Settings, layers: Collection[LayerName], streams: Sequence[Stream]
 ) -> list[str]:
-    """Return the display names of the services that `require_services` connects to."""
+    """Return the display names of the services to which `require_services` connects."""
     kinds = registry.needed_by(streams, settings) if "export" in layers else []
     lead = [registry.LEAD.label] if {"bronze", "export"} & set(layers) else []
     return [*lead, *(kind.label for kind in kinds)]
@@ -53,7 +53,7 @@ def warn_of_services(
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Report denied permissions, and services that work but may lose or delay rows."""
+    """Report denied permissions, and services that are available but may lose or delay rows."""
     for reason in denied:
         notice(reason)
     if "bronze" in layers:
@@ -91,7 +91,7 @@ def _warn_of_unlimited_topics(
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Return whether catching up is quick because the topics contain few records, ingested or not."""
+    """Return whether catching up is quick because the topics contain few records, including ingested ones."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

@@ -1,7 +1,7 @@
-"""The records that a run refuses, counted from its micro-batches' results and compared with the limit.
+"""Count the records that a run refuses, from its micro-batches' results, and compare them with the limit.
 
-Counting needs no Spark job. The causes are read from the run's dead letters when the run ends, or when a
-warning is due.
+Counting needs no Spark job. When the run ends, or when a warning is due, the causes are read from the run's
+dead letters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """One table's judged and refused records; `minutes` contains the counts for a live run's last hour.
+    """The judged and refused records of one table. `minutes` contains the counts for a live run's last hour.
 
     `told` contains the time of the last report, and whether the report said that the limit was exceeded.
     `told` is None before the first report.
@@ -53,10 +53,10 @@ class _Count:
 
 
 class RefusalCounts:
-    """Counts of the records that silver judges and refuses, per table.
+    """Counts the records that silver judges and refuses, per table.
 
     `dead_path` is the path of the dead letters, and `limit` is the share that may be refused. In a live run,
-    `warn` is called when the limit is first exceeded, every hour after that, and when the share is within
+    `warn` is called when the share first exceeds the limit, every hour while it does, and when it is within
     the limit again. Thread-safe if each table's micro-batches are counted one after the other.
     """
 
@@ -99,7 +99,7 @@ class RefusalCounts:
     def ended(self) -> list[tuple[str, Refusals]]:
         """Record and return the run's refusals, with causes, by stream and table.
 
-        The causes are read in the active session.
+        The active session is used to read the causes.
         """
         found = []
         for table, count in self._counts.items():
@@ -143,7 +143,7 @@ class RefusalCounts:
 
 
 def warning(stream: str, refusals: Refusals, when: str) -> str:
-    """Return the warning that too many records were refused."""
+    """Return a warning that too many records were refused."""
     causes = f": {'; '.join(map(str, refusals.causes))}" if refusals.causes else ""
     return (
         f"{refusals} {when}, more than run.refused_limit allows ({percent(refusals.limit)}){causes}. "

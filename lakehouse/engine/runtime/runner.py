@@ -1,4 +1,4 @@
-"""Run the streams' layers in one application, each stream in its own loop, until caught up or stopped.
+"""Run the streams' layers in one application, with a loop per stream, until they are caught up or stopped.
 
 A failed step is retried with growing pauses, while the steps before it and other streams' steps continue. The
 run ends immediately only if every step fails.
@@ -30,7 +30,10 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""The limit on concurrent streams in a live run. Half of each round goes into planning and Delta's log."""
+"""The maximum number of concurrent streams in a live run.
+
+Planning and Delta's log take half of each round.
+"""
 
 
 class Upkeep(Protocol):
@@ -44,12 +47,12 @@ class Upkeep(Protocol):
 class RunOptions(Permitted):
     """The options and observers for a run, including the options for its steps (`Permitted`).
 
-    - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
+    - `trigger` is `available-now`, to catch up and return, or an interval, to run until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
     - `on_notice` and `watch` are also called when a step fails or recovers.
     - `clock` returns the time, UTC.
-    - `gate`: a stream is exported only while its gate is open. The gate is checked after catching up or, with
-      an interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
+    - `gate` decides when a stream may be exported. It is checked after catching up or, with an interval,
+      every `gate_interval_s` seconds between two micro-batches, so that only checked rows are sent.
     - `at_once` is the number of streams that catch up concurrently. A larger number helps if
       each stream has only a few rows.
     - `upkeep` maintains the tables in a run with an interval.
@@ -80,10 +83,10 @@ def run(
     Periodic work is done once after catching up or, with an interval, no later than one interval after it is
     due. A rerun continues from the positions in the tables.
 
-    A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
-    the other steps continue. The run raises the remaining failures at its end, or earlier if every step
-    fails. The error is a LakehouseError, such as a PositionError if tables and topics do not match, a
-    StreamError that names the step, or a SettingsError for a rule that is not a condition on a row.
+    A step that fails or cannot start is retried after increasing pauses (`runtime.troubles`), while the other
+    steps continue. If failures remain, the run raises them at its end, or earlier if every step fails. The
+    error is a LakehouseError, such as a PositionError if tables and topics do not match, a StreamError that
+    names the step, or a SettingsError for a rule that is not a condition on a row.
     """
     check_trigger(options.trigger)
     if "silver" in layers:
@@ -165,11 +168,11 @@ class _Run:
             self._next_export = time.monotonic() + self._options.gate_interval_s
 
     def _export_open(self, gate: Gate) -> None:
-        """Export the streams whose gates are open, while nothing else writes gold.
+        """Export the streams whose gates are open, while no micro-batch writes to gold.
 
-        Each gate is checked twice: first while other streams write, and again while they pause, because newer
-        rows may have arrived in between. In a live run, a failed export is retried later, and the other
-        streams continue.
+        Each gate is checked twice: first while other streams run, and again while they pause, because rows
+        may have arrived in between. In a live run, a failed export is retried later, and the other streams
+        continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):
@@ -199,9 +202,9 @@ class _Run:
 def makers_of(
     lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
 ) -> Iterator[StepMaker]:
-    """Yield a stream's steps in the order of a round: each export directly follows its table.
+    """Yield a stream's steps in the order of a round.
 
-    An export therefore does not wait for later tables.
+    Each export directly follows its table's step, so that it does not wait for later tables.
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),

@@ -1,4 +1,4 @@
-"""Schedule the streams' rounds: the longest-waiting stream is next, and several streams run concurrently.
+"""Schedule the streams' rounds: the stream that has waited longest is next, and several run concurrently.
 
 A stream's unread rows arrived after its last round began, so the stream whose last round began earliest can
 have the oldest unread record.
@@ -56,7 +56,7 @@ class Schedule:
         self._active_at = time.monotonic()
 
     def run(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run until every stream has caught up or a stop is requested; raise the error that ends the run.
+        """Run until every stream has caught up or a stop is requested. Raise any error that ends the run.
 
         `meanwhile` is called several times a second, from this thread.
         """

@@ -18,7 +18,7 @@ from lakehouse.storage.spark import internals
 class Stop:
     """A request to stop after the current micro-batch, made by a signal or another thread.
 
-    If `also` is given, a request made to it counts here as well.
+    A request made to `also`, if given, counts as well.
     """
 
     event: threading.Event = field(default_factory=threading.Event)

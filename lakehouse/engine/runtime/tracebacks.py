@@ -1,4 +1,4 @@
-"""The log file for failures' tracebacks, HOME/logs/lakehouse.log. The terminal shows one line per failure."""
+"""The log file for tracebacks, HOME/logs/lakehouse.log. The terminal shows only one line per failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Patient(RotatingFileHandler):
-    """A handler that ignores write errors, such as a full disk, because events are also in ops.events."""
+    """A handler that ignores write errors, as on a full disk, because ops.events also contains the events."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
         """Do nothing; by default, logging would print its own traceback."""

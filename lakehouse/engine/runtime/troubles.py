@@ -1,9 +1,9 @@
-"""Failures in a run: reports, retry times, and the error that the run ends with.
+"""Failures in a run: reports, retry times, and the error with which the run ends.
 
-A step, its periodic work, or a stream's gate can fail, and each has a name. A live run retries the failed
-part after a pause that doubles with each consecutive failure. A catch-up retries it three times and then
-leaves it for the next run. Each failure and recovery is also recorded as an event. The first failure's event
-contains the traceback, and the log contains it in full.
+The parts of a run that can fail have names: steps, their periodic work, and streams' gates. A live run
+retries a failed part after a pause that doubles with each consecutive failure. A catch-up retries it three
+times, and then leaves it for the next run. Each failure and recovery is also recorded as an event. The event
+of a first failure contains the traceback, and the log contains the full traceback.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class _Trouble:
 class Troubles:
     """The current failures in a run with these steps, oldest first.
 
-    `notice` receives each recovery and the failures passed to `add` and `tell`. `watch` receives each
-    recovery and the failures passed to `add` and `add_last`. `retries` limits consecutive retries; None means
-    no limit. `log_file` is the file for tracebacks; if it is given, messages mention it. Thread-safe.
+    `notice` is called for each recovery, and for failures passed to `add` and `tell`. `watch` is called for
+    each recovery, and for failures passed to `add` and `add_last`. `retries` limits consecutive retries; None
+    means no limit. `log_file` is the file for tracebacks; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Troubles:
     def add(self, failure: Failure) -> None:
         """Record a failure, and report when it will be retried.
 
-        If every step is now failing, nothing is left to run, and the failure is raised instead.
+        If every step is now failing, there is nothing left to run, and the failure is raised instead.
         """
         name, cause = failure.name, failure.cause
         with self._lock:
@@ -113,7 +113,7 @@ class Troubles:
             )
 
     def tell(self, failure: Failure, message: str) -> None:
-        """Report a failure that the run works around immediately; it does not count as a failed step."""
+        """Report a failure that the run works around immediately. The step does not count as failed."""
         with self._lock:
             self._tell(failure, message, is_new=True)
         self._notice(message)
@@ -137,7 +137,7 @@ class Troubles:
         return found is not None and found.due is not None
 
     def is_due(self, name: str) -> bool:
-        """Return whether this part may run, because it works or its pause is over."""
+        """Return whether this part may run, because it is not failing or its pause is over."""
         found = self._found.get(name)
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 

@@ -1,7 +1,8 @@
 """Warm-up: build silver and gold from landed rows in temporary tables.
 
-A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
-generated for plans, and the JVM has compiled frequently used code. A standby run warms up before its turn.
+A session's first micro-batches take several times as long as later ones, because classes must be loaded, code
+must be generated for plans, and the JVM must compile frequently used code. A standby run warms up before its
+turn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 
 DIRECTORY = "_lakehouse_warm_up"
-_ROWS = (1_000, SOME_ROWS // 4)  # executed differently: as Amount.FEW and as Amount.SOME
+_ROWS = (1_000, SOME_ROWS // 4)  # the first is executed as Amount.FEW, the second as Amount.SOME
 _ROUNDS = 3
 _LEFT_S = 3_600
 log = logging.getLogger(__name__)
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
     """Build silver and gold from bronze rows several times, in a temporary directory in the lake.
 
-    Nothing else is read, written or sent. A failure is only logged, because its cause would also make the run
-    itself fail.
+    Nothing else is read, written or sent. A failure is only logged, because its cause would make the run
+    itself fail as well.
     """
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
@@ -52,7 +53,7 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
 
 
 def _delete_what_is_left(lake: Lake) -> None:
-    """Delete directories older than an hour, which killed warm-ups left behind."""
+    """Delete directories older than an hour, which killed warm-ups have left behind."""
     for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
         if int(name.partition("-")[0]) < time.time() - _LEFT_S:
             storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")

@@ -1,4 +1,4 @@
-"""A run's reports to its observers, except for the reports on micro-batches.
+"""A run's reports to its observers, except those on micro-batches.
 
 The methods are called from several threads. Their exceptions are logged and never make a step fail.
 """
@@ -28,7 +28,7 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 class Watch:
     """An observer that ignores all reports; subclasses override the methods that they need.
 
-    Names are the names of steps, of their periodic work, and of gates, as used in messages.
+    `name` is the name of a step, of its periodic work, or of a gate, as used in messages.
     """
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
@@ -44,7 +44,7 @@ class Watch:
         """Report that a step is being recreated after a failure."""
 
     def on_round(self, stream: str) -> None:
-        """Report that a stream has finished a round, whether or not its steps could be made."""
+        """Report that a stream has finished a round, even if its steps could not be created."""
 
 
 class Watches(Watch):
