@@ -6,7 +6,8 @@
 
 Keys and messages are in `lakehouse.streams.messages`, expectation suites in `lakehouse.streams.suites`.
 
-The names are imported when they are first used, because they import Spark: `names` works without it.
+Names are imported when they are first used, because this imports Spark. `lakehouse.streams.names` works
+without Spark.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Checks for duplicate and invalid names among a lake's streams, and for topics with more than one use."""
+"""Check a lake's streams for duplicate and invalid names, and for topics with more than one use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WAY_OUT = "choose another name, or list the streams to run in only_streams"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for names and tables that several streams share, and for invalid names.
+    """Raise SettingsError for names and tables that are used more than once, and for invalid names.
 
     Column names must also be unique, valid in SQL, and different from the columns that silver adds.
     """
@@ -43,12 +43,12 @@ def check_names(streams: Sequence[Stream]) -> None:
 
 
 def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
-    """Raise SettingsError for a topic with more than one use, after the settings have renamed topics.
+    """Raise SettingsError if a topic, under its configured name, has more than one use.
 
-    A topic that is both read and written would feed itself: each dead letter would be read as a record, and
-    become another dead letter. Two streams cannot read the same topic, because dead letters are identified by
-    their record's coordinates. If a topic contained two kinds of messages, consumers could not tell them
-    apart.
+    A topic that is both input and output would feed itself: for example, each dead letter would be read as a
+    record and become another dead letter. Two streams cannot read the same topic, because dead letters are
+    identified by their record's coordinates. If a topic contained two kinds of messages, consumers could not
+    distinguish them.
     """
     uses: dict[str, list[str]] = defaultdict(list)
     for topic, use in _uses(streams, settings):
@@ -64,7 +64,7 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
 
 
 def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each topic's name in the settings, with a description of its use."""
+    """Yield the configured name of each topic, with a description of its use."""
 
     def named(topic: str) -> tuple[str, str]:
         renamed = settings.topic(topic)

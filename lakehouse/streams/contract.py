@@ -14,7 +14,7 @@ MOST_PLACES = 9
 COORDINATES = ("topic", "partition", "offset")
 """A record's coordinates in Kafka. They are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column with each record's own event time. Its maximum is the front."""
+"""The silver column with each record's own event time. The front is its maximum."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
 """The columns in a silver table that are not in its contract."""
 OWN_TABLES = frozenset({"dead_letters"})
@@ -24,9 +24,9 @@ OWN_TABLES = frozenset({"dead_letters"})
 class FieldType(Enum):
     """The JSON types of a contract's fields. They are strict: "12.5" is not a number.
 
-    LONG is a 64-bit integer. It may have a fraction of zeros, as 1.0, but no exponent, as 1e3. DECIMAL is a
-    number that fits in decimal(38,9) exactly. JSON is any value: a string is stored unchanged, but any other
-    value, or a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
+    LONG is a 64-bit integer. It may have a fraction of zeros, such as 1.0, but no exponent, such as 1e3.
+    DECIMAL is a number that fits in decimal(38,9) exactly. JSON is any value. A string that does not read
+    like JSON is stored unchanged; any other value is stored as JSON text (`messages.json_text`).
     """
 
     STRING = "string"
@@ -43,8 +43,8 @@ class Field:
 
     A dot in `name` descends into an object, as in meta.dt; `a\.b` is the single field a.b. A record is
     invalid if a required field is absent, null or (for a string) empty. An optional field that is absent or
-    null is null in silver. A field is absent if its parent object is absent or null. If the parent is
-    any other value that is not an object, the field has the wrong type.
+    null is null in silver. A field is absent if its parent object is absent or null. If the parent is any
+    other value except an object, the field has the wrong type.
 
     scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits: 17
@@ -90,7 +90,7 @@ class KeyForm:
 
     @classmethod
     def of(cls, written: str) -> KeyForm:
-        """Parse a key form. Raises ValueError for any other text. The message lists the known forms."""
+        """Parse a key form. For any other text, raises a ValueError that lists the known forms."""
         kind, colon, path = written.partition(":")
         if kind in {"json", "avro"} and (path or not colon):
             return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())

@@ -1,9 +1,9 @@
-"""A stream's declaration: the values that the layers read, without the layers' own code.
+"""The declaration of a stream: the values that the layers read, without the layers' code.
 
 A Stream is one frozen value. It has one or more sources (a topic and the contract for its records) and one or
 more gold tables (how clean rows are merged, and how the result is exported). Streams differ only in these
-values and their functions; no engine code branches on the stream.
-`lakehouse.streams.registry.load` applies the settings that a stream depends on.
+values and their functions; no engine code branches on the stream. `lakehouse.streams.registry.load` applies
+the settings on which a stream depends.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
@@ -43,9 +43,9 @@ Severity = Literal["fail", "warn"]
 class Rule:
     """A validation rule: a condition that a clean row must not meet, and the message for a dead letter.
 
-    `violated` is a boolean Column over the parsed row. It is true if the rule is broken; null counts as not
-    broken. For a rule in SQL, `key` names the setting that contains the condition, and a run checks the
-    condition when it starts. For a rule in Python, `key` is empty.
+    `violated` is a boolean Column over the parsed row. It is true if the row breaks the rule; null means that
+    it does not. For a rule in SQL, `key` names the setting that contains the condition, and a run checks the
+    condition at its start. For a rule in Python, `key` is empty.
     """
 
     name: str
@@ -112,12 +112,12 @@ class Source:
 
     @property
     def is_deleted_by_key(self) -> bool:
-        """True if a record without a value deletes the id in its key."""
+        """Whether a record without a value deletes the id in its key."""
         return self.sequence_by is not None and self.contract.tombstone is None
 
     @property
     def key_form(self) -> KeyForm:
-        """The key encoding of records without a value."""
+        """The encoding of the keys of records without a value."""
         return KeyForm.of(self.deletion_key)
 
     @property
@@ -127,7 +127,7 @@ class Source:
 
     @property
     def is_typed(self) -> bool:
-        """True if the format has typed fields; otherwise all fields arrive as text."""
+        """Whether the format has typed fields. In other formats, all fields are text."""
         return self.format in {"avro", "protobuf"}
 
     def _column_of(self, name: str | None, of_header: str) -> str | None:
@@ -170,8 +170,8 @@ def header_of(name: str | None) -> str | None:
 class EventTimeProgress:
     """A gold table's time (UTC) before a micro-batch (`before`) and after it (`now`).
 
-    With an EventClock, both are the greatest event time merged so far; `before` is None for an empty table.
-    Otherwise `now` is the wall clock and `before` is None.
+    With an EventClock, both are the greatest event time merged by then; `before` is None for an empty table.
+    Otherwise, `now` is the wall clock's time, and `before` is None.
     """
 
     before: datetime | None
@@ -180,10 +180,10 @@ class EventTimeProgress:
 
 @dataclass(frozen=True)
 class WallClock:
-    """A clock for tables that run on wall-clock time, which advances even when no records arrive.
+    """A clock for tables whose rows change with wall-clock time, which advances even without new records.
 
-    Once `after` has passed since the time in its `column`, a row that meets `waits` is updated with
-    `set_columns`. A fold applies the same update to the rows that it processes.
+    A row that meets `waits` is updated with `set_columns` once `after` has passed since the time in its
+    `column`. A fold applies the same update to the rows that it processes.
     """
 
     waits: Equals
@@ -194,14 +194,14 @@ class WallClock:
 
 @dataclass(frozen=True)
 class EventClock:
-    """A clock for tables that run on event time: the greatest event time merged so far, from `column`.
+    """A clock for tables whose rows change with event time: the greatest time merged so far from `column`.
 
-    Only micro-batches advance this time. When this time advances, a current row may change even without new
-    records, if its `due_column` lies within `due_span(progress)`. Both ends of this span are inclusive, and a
-    start of None means no lower bound. A fold also gets these rows.
+    Only micro-batches advance this time. When it advances, a current row may change even without new records,
+    if its `due_column` is within `due_span(progress)`. Both ends of this span are inclusive; None means no
+    lower bound. Folds also get these rows.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet. That clock's `column` is the `due_column`. A later fold keeps these updates.
+    updated yet. Its `column` is the `due_column`. Later folds keep these updates.
     """
 
     column: str
@@ -213,15 +213,15 @@ class EventClock:
 
 @dataclass(frozen=True)
 class RedisView:
-    """The layout of rows in Redis, designed for reads in one round trip.
+    """The layout of rows in Redis, designed so that reads take one round trip.
 
     Every row has its own key, `lakehouse:<table>:row:<row_key>`, so one MGET reads a series. Each `group` has
     a hash, `lakehouse:<table>:latest:<group>`. It maps each `member` to its row with the greatest `order`.
     One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the exported
     message, the table's generation and the row's version. `order` is a whole number. With `rows_move`, a
-    commit may change a row's key and order by deleting the old row and inserting the new row. No other row of
-    the same member lies between the two. The row key is built from all of the table's keys. Group and
-    member are built from some of them.
+    commit may change a row's key and order by deleting the old row and inserting a new one. No other row of
+    the same member is between the two. The row key is built from all of the table's keys. Group and member
+    are built from some of these keys.
     """
 
     row_key: Key
@@ -233,7 +233,7 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """The export of a gold row: as a message to a topic, and to the stores in `lakehouse.sinks`.
+    """A gold row's export, as a message to a topic and to the stores in `lakehouse.sinks`.
 
     topic           the destination topic; None: no topic
     key             the message key
@@ -258,10 +258,10 @@ class Export:
     sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
-        """Return the message key for a deleted row's tombstone. No other row shares this key.
+        """Return the message key for a deleted row's tombstone, which no other row has.
 
-        Several rows, such as the windows of a series, can share one message key. A null value under that key
-        would remove all of them from a compacted topic.
+        Several rows, such as the windows of a series, can share one message key. A message with this key and
+        a null value would remove all of them from a compacted topic.
         """
         names = self.identity or ()
         return F.concat_ws(":", self.key(), *(self.value.values[name]().cast("string") for name in names))
@@ -269,7 +269,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Columns with estimated quantiles of `value`, each with its rank.
+    """Columns with estimated quantiles of `value`, and their ranks.
 
     `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
     beyond that, the rank error is at most `limit`.
@@ -287,8 +287,8 @@ class Comparison:
     """The rules for comparing a row, column by column, with the row recomputed from silver.
 
     The columns in `ignored` are not compared, because they depend on more than silver's rows. All other
-    values must be equal to the last digit, except that doubles may differ by a relative error of 1e-9. For
-    each double listed in `slack`, a Column evaluated on the recomputed row is added to the tolerance.
+    values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
+    `slack`, a Column on the recomputed row is added to this tolerance.
     """
 
     ignored: tuple[str, ...] = ()
@@ -331,8 +331,8 @@ class MergedTable:
 class SideTable(MergedTable):
     """A table that is maintained with a main table, in the same micro-batch.
 
-    `rows(folded)` returns its new rows, one per key, from the result of the main table's fold. The side
-    table's keys are columns in the main table's partials.
+    `rows(folded)` returns the side table's new rows, one per key, from the result of the main table's fold.
+    The side table's keys are columns in the main table's partials.
     """
 
     rows: Callable[[DataFrame], DataFrame]
@@ -346,7 +346,7 @@ def only(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class FoldState:
-    """Columns that only the next fold of a row needs. They are null once maintenance has cleared them.
+    """Columns that only the next fold of a row needs. Maintenance sets them to null when it clears them.
 
     columns         their names
     until           a time column: records at or after this event time do not change the row
@@ -420,7 +420,7 @@ class Stream:
     suites: str = OWN_SUITES
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a table joins records by distance in time and its records can be corrected."""
+        """Raise ValueError if a table joins records by distance in time although they can be corrected."""
         corrected = {source.table for source in self.sources if source.sequence_by is not None}
         joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
         if joined:

@@ -1,6 +1,6 @@
-"""Discovery of streams that are built in, offered by installed packages, or declared in the settings.
+"""Find the streams that are built in, offered by installed packages, or declared in the settings.
 
-A package offers a stream with an entry point in the group `lakehouse.streams`, under the stream's name:
+A package offers a stream through an entry point with the stream's name in the group `lakehouse.streams`:
 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
@@ -31,11 +31,11 @@ Keys = Changes | OfKind
 def found(settings: Settings) -> Iterator[Stream]:
     """Yield the streams in use, as the settings configure them.
 
-    Streams from installed packages and declared streams are in use. Built-in streams are in use until a table
-    `[streams.NAME]` declares a new stream. After that, a built-in stream is in use only if a table names it.
-    If `only_streams` is set, it lists the streams in use instead. Raises SettingsError for a table that
-    `read_table` refuses, for an unknown name, and for a stream that cannot be imported. The message names
-    every wrong key.
+    Streams from installed packages and declared streams are in use. Built-in streams are in use by default.
+    If a table `[streams.NAME]` declares a new stream, a built-in stream is in use only if a table names it.
+    If `only_streams` is set, it lists the streams in use instead. Raises SettingsError for tables that
+    `read_table` refuses, naming every wrong key, for an unknown name, and for a stream that cannot be
+    imported.
     """
     offers = offered()
     keys = _all_keys(settings.streams, offers)
@@ -67,7 +67,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys in all tables. A single SettingsError names the wrong keys in all streams."""
+    """Return the keys in all tables. If keys are wrong, raises one SettingsError for all streams."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:

@@ -1,4 +1,4 @@
-"""Validation of the setting `maintenance.keep_rows`: its tables and their retention."""
+"""Validate the setting `maintenance.keep_rows`: its tables and their retention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, or if retained rows need rows that would be deleted."""
+    """Raise SettingsError for an unknown table, and for a table whose rows other tables still need."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
     unknown = sorted(kept_s.keys() - known)

@@ -27,8 +27,8 @@ _WAY_OUT = (
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
     """Return the stream at `module:OBJECT`. If OBJECT is a function, it is called with the arguments.
 
-    The module may also be in the working directory. Error messages begin with `said`. Raises SettingsError
-    for a failed import, unknown or missing arguments, and an object that is not a stream.
+    The module may also be in the working directory. Error messages begin with the text `said`. Raises
+    SettingsError for a failed import, unknown or missing arguments, and an object that is not a stream.
     """
     module, _, name = address.partition(":")
     here = str(Path.cwd())

@@ -1,4 +1,7 @@
-"""The names of the streams in use, from the settings alone: this module does not import Spark."""
+"""The names of the streams in use.
+
+They come from the settings alone, so this module does not import Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ GROUP = "lakehouse.streams"
 
 
 def offered() -> dict[str, EntryPoint]:
-    """Return the entry points with which installed packages offer streams, by stream name."""
+    """Return the entry points through which installed packages offer streams, keyed by stream name."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def names_in_use(settings: Settings, offers: Collection[str]) -> list[str]:
-    """Return the names of the streams in use, in their order; `lakehouse.streams.finding.found` has the rule.
+    """Return the names of the streams in use, in order. `lakehouse.streams.finding.found` explains the rule.
 
-    `offers` are the names that packages offer. Raises SettingsError if `only_streams` has a name that is
-    unknown or disabled.
+    `offers` contains the names of streams in packages. Raises SettingsError if `only_streams` contains a name
+    that is unknown or disabled.
     """
     tables = settings.streams
     every = list(dict.fromkeys((*TABLES, *sorted(offers), *tables)))
@@ -44,9 +47,10 @@ def names_in_use(settings: Settings, offers: Collection[str]) -> list[str]:
 
 
 def chosen_names(names: Collection[str], settings: Settings) -> Sequence[str]:
-    """Return these names in the streams' order, or the names of all streams in use if none are given.
+    """Return these names in the order of the streams, or the names of all streams in use if none are given.
 
-    Raises SettingsError for an unknown name, and as `names_in_use` does. The message lists the known names.
+    For an unknown name, raises a SettingsError that lists the known names. Also raises the errors of
+    `names_in_use`.
     """
     known = names_in_use(settings, offered())
     unknown = [name for name in names if name not in known]

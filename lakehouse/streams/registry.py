@@ -37,7 +37,7 @@ BY_DEFAULT = tuple(with_defaults(built(name, table), _DEFAULTS) for name, table 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     """Return the streams with these names, in the order of `load`, or all streams if no names are given.
 
-    Raises SettingsError for an unknown name. The message lists the known names.
+    For an unknown name, raises a SettingsError that lists the known names.
     """
     chosen = chosen_names(names, settings)
     return tuple(stream for stream in load(settings) if stream.name in chosen)
@@ -68,7 +68,7 @@ def read_settings() -> Settings:
 
 
 def checked(settings: Settings) -> Settings:
-    """Return settings that were read with `load_settings`, once they fit the streams; see `read_settings`."""
+    """Check settings from `load_settings` against the streams, and return them; see `read_settings`."""
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
     if unknown := sorted(settings.topics.keys() - known):

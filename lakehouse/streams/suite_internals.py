@@ -2,8 +2,8 @@
 
 It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
 pages. Great Expectations' own pages load scripts and styles from seven hosts, and render a table's values as
-markup. This module embeds the pages' content in our own page, where values are text. The page's policy
-(Content-Security-Policy) prevents the browser from loading or running anything.
+markup. This module embeds the pages' content in our own page, where values are text. The page's
+Content-Security-Policy prevents the browser from loading or running anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakehouse.common.rows_as_text import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""Great Expectations' name for the view of a query's rows. Great Expectations never drops this view."""
+"""The name of Great Expectations' view of the table that a query reads. It never drops this view."""
 
 _SITE = "local_site"
 _VIEW = {"module_name": __name__, "class_name": "Page"}
@@ -62,7 +62,7 @@ class _RowsThatDoNotMeet(TableMetricProvider):
 
 
 class ExpectRowsToMeet(BatchExpectation):
-    """Every row meets a condition. As in an SQL CHECK constraint, null counts as met.
+    """Expects every row to meet a condition. As in an SQL CHECK constraint, null counts as met.
 
     `key` lists the columns that identify failing rows.
     """
@@ -86,9 +86,10 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query on the table, named `{batch}` in the query, returns no rows. Returned rows show the problem.
+    """Expects a query on the table, which is called `{batch}` in the query, to return no rows.
 
-    A gate uses `step` and `near` after the expectation has held once; see `no_rows`.
+    Returned rows show the problem. A gate uses `step` and `near` once the expectation has been met; see
+    `no_rows`.
     """
 
     step: str | None = None
@@ -111,7 +112,7 @@ class ExpectNoRows(UnexpectedRowsExpectation):
 
 
 class ExpectFresh(ExpectNoRows):
-    """The newest time in a column is recent. This time is reported as the observed value."""
+    """Expects the newest time in a column to be recent. Reports this time as the observed value."""
 
     newest: str
 
@@ -154,7 +155,7 @@ def read_example(text: str) -> dict[str, Any]:
 
 
 class Page(DefaultJinjaPageView):
-    """A page or the index. Our templates replace Great Expectations' templates with the same names."""
+    """A page or the index. Our templates replace those of Great Expectations that have the same names."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)

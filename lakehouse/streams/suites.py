@@ -1,8 +1,8 @@
-"""Expectations for suites. Each has a name and a severity, and reports the keys of failing rows.
+"""Expectations for suites. Each has a name and a severity, and reports the keys of rows that fail.
 
-There are two kinds of expectations. A condition on a row is a Spark expression. One pass over the table
-evaluates all conditions in a suite. A query requires a separate pass, and checks several rows together:
-duplicate keys, rows without a counterpart in another table, or the age of the newest row. The table is read
+There are two kinds of expectations. A condition on a row is a Spark expression; one pass over the table
+evaluates all conditions in a suite. A query checks several rows together, in a separate pass: for duplicate
+keys, for rows without a counterpart in another table, or for the age of the newest row. The table is read
 again only for failing expectations, to collect examples. If an expectation of severity `fail` is not met, a
 gate closes and the command exits with status 1. An unmet expectation of severity `warn` is only shown.
 """
@@ -62,13 +62,13 @@ def no_rows(
     the time of the check: see `lakehouse.operations.quality.subjects`.
 
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
-    row whenever the expectation held before but no longer holds. In the step, `{batch}` contains the rows
-    whose keys have changed since the last check, and `gold_name_changes` contains the changes since then. In
-    the meantime, other tables may have received new rows, and gold rows may have new values, but no row was
-    removed. If the step returns a row, the whole table is checked, because that row may still be correct.
-    `near` limits the rows that the step reads from another table. It maps the table's view to (column, first,
-    last). The column must be between `first` and `last`, which are Spark SQL expressions over a row of the
-    batch. The column and both expressions are timestamps or longs.
+    row whenever the expectation was met before but no longer is. In the step, `{batch}` contains the rows
+    whose keys have changed since the last check, and `gold_name_changes` contains the changes since then.
+    Since then, other tables may have received new rows and gold rows new values, but no row was removed. If
+    the step returns a row, the whole table is checked, because the row may still be correct. `near` limits
+    the rows that the step reads from another table. It maps the table's view to (column, first, last). The
+    column must be between `first` and `last`, which are Spark SQL expressions over a row of the batch. The
+    column and both expressions are timestamps or longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,

@@ -288,13 +288,13 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
         (
             "topic = 'a'",
             (
-                "streams.one: a stream of your own needs kind (windowed_sums, windowed_statistics, "
+                "streams.one: your own stream needs kind (windowed_sums, windowed_statistics, "
                 "running_totals, joined_calls) or python"
             ),
         ),
         (
             "kind = 'windowed_sums'\npython = 'a:B'",
-            "streams.one: kind and python exclude each other; remove one of them",
+            "streams.one: kind and python are mutually exclusive; remove one of them",
         ),
         (PAYMENTS + "to = true", "streams.one.to = True: expected a string"),
         (PAYMENTS + "signed = 'no'", "streams.one.signed = 'no': expected a boolean"),

@@ -250,7 +250,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"streams": {"slaes": {"threshold": 3}, "metrics": {"grce": "1m"}}},
             (
-                "streams.slaes: no stream 'slaes': did you mean sales? a stream of your own needs kind "
+                "streams.slaes: no stream 'slaes': did you mean sales? your own stream needs kind "
                 "(windowed_sums, windowed_statistics, running_totals, joined_calls) or python; "
                 "streams.metrics.grce: no key 'grce': did you mean grace?"
             ),
@@ -291,7 +291,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
             {"streams": {"other": other("by_state")}},
             (
                 "streams.other.python = 'shop_of_a_user:by_state', which failed: ValueError: field state: "
-                "this kind has a column state of its own; assign the field to a different column"
+                "this kind already has a column state; assign the field to a different column"
             ),
         ),
         (

@@ -1,4 +1,4 @@
-"""The built-in streams, declared in `streams.toml` just as users declare their own."""
+"""The built-in streams, which `streams.toml` declares in the same way as users declare their own."""
 
 from __future__ import annotations
 

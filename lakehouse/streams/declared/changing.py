@@ -24,7 +24,7 @@ _FINAL = "final"
 def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
     """Return the stream with these keys applied.
 
-    Raises SettingsError if keys are wrong. The message names each of them, such as
+    If keys are wrong, raises a SettingsError that names each of them, such as
     `streams.metrics.gold.metrics_1h`.
     """
     where = f"streams.{stream.name}"
@@ -106,7 +106,7 @@ def _source(source: Source, at: str, given: SourceKeys) -> Source:
 def _exported(table: _Table, gold: Mapping[str, GoldKeys]) -> _Table:
     """Return the table with its export keys applied.
 
-    With `emit = "final"`, rows are sent once they are final, and again when they are corrected.
+    With `emit = "final"`, a row is sent once it is final, and again whenever it is corrected.
     """
     given = gold.get(table.name)
     if given is None:

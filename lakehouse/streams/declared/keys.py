@@ -1,4 +1,4 @@
-"""The keys in a table `[streams.NAME]`, with a class for each kind, and the streams that they declare."""
+"""The keys in a table `[streams.NAME]`, as a class for each kind, and the streams that the keys declare."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class GoldKeys(Table):
 class Changes(SourceKeys):
     """The keys that change a stream of any kind.
 
-    If the stream has one source, the keys in SourceKeys apply to it. If the stream has several sources,
-    `sources` contains each source's keys, keyed by the source's table name.
+    If the stream has one source, the keys in SourceKeys apply to it. If it has several sources, `sources`
+    maps each source's table name to the source's keys.
     """
 
     enabled: bool = True
@@ -90,12 +90,12 @@ class Changes(SourceKeys):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """A mapping from each source's table name to the source's keys."""
+        """The keys of each source, keyed by the source's table name."""
         return self.sources
 
 
 class InPython(Changes):
-    """A stream in a Python module, given as `module:OBJECT`: a Stream or a function that returns one."""
+    """A stream in a Python module. `python` is `module:OBJECT`: a Stream, or a function that returns one."""
 
     python: Annotated[str, matching(r"[\w.]+:[\w.]+", "module:OBJECT")]
 
@@ -120,11 +120,11 @@ class OfKind(Table):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """A mapping from each source's table name to the source's keys."""
+        """The keys of each source, keyed by the source's table name."""
         return {}
 
     def stream(self, name: str) -> Stream:
-        """Return the stream with this name, before `changed` applies the remaining keys."""
+        """Return the stream with this name. `changed` applies the remaining keys to it."""
         raise NotImplementedError
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
@@ -136,7 +136,7 @@ class OfOneTopic(OfKind, NewSource):
     """The keys for a kind that reads a single topic."""
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the stream's own keys, which include those for its only source."""
+        """Return the stream's keys, which include those for its only source."""
         return (self,)
 
 
@@ -166,7 +166,7 @@ class WindowedSums(OfOneTopic):
 
 
 class WindowKeys(Table):
-    """One statistics table in gold: the arguments of `Windows`, with the message key as a template."""
+    """One gold table with statistics: the arguments of `Windows`, with the message key as a template."""
 
     by: Fields
     length: Length
@@ -271,11 +271,11 @@ class JoinedCalls(OfKind):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """A mapping from each side's table name to the side's keys."""
+        """The keys of each side, keyed by the side's table name."""
         return self.sources
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the keys for the sides, which are the sources."""
+        """Return the keys for the sides, which are the stream's sources."""
         return tuple(self.sides)
 
 
@@ -292,7 +292,7 @@ def _fields(given: list[FieldKeys]) -> tuple[Field, ...]:
 
 
 def _key(template: str) -> layout.Key:
-    """Return the key that a template such as `environment={environment}:metric={metric_name}` describes."""
+    """Return the key for a template such as `environment={environment}:metric={metric_name}`."""
     parts = _COLUMN.split(template)
     named = (layout.Name(part) if place % 2 else part for place, part in enumerate(parts))
     return layout.key(*(part for part in named if part != ""))

@@ -16,14 +16,14 @@ from lakehouse.streams.loading import by_address
 def built(name: str, given: Mapping[str, Any]) -> Stream:
     """Return the stream that a table with `kind` or `python` declares, with all its keys applied.
 
-    Raises SettingsError if keys are wrong. The message names each of them, as in `read_table`.
+    If keys are wrong, raises a SettingsError that names each of them, as `read_table` does.
     """
     keys = read_table(name, given)
     return changed(stream_of(name, keys), keys)
 
 
 def stream_of(name: str, keys: Changes | OfKind) -> Stream:
-    """Return the stream that the keys declare, before `changed` applies the remaining keys.
+    """Return the stream that the keys declare. `changed` applies the remaining keys to it.
 
     Raises SettingsError for a stream that cannot be built or imported, or that has a different name.
     """

@@ -1,4 +1,4 @@
-"""Read a table `[streams.NAME]`. A single error names all unknown keys, missing keys and wrong values."""
+"""Read a table `[streams.NAME]`. A single error names all unknown and missing keys and all wrong values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Keys = TypeVar("_Keys", bound=BaseModel)
 def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
     """Return the keys in `[streams.NAME]`: for a kind, a stream in Python, or changes to a known stream.
 
-    Raises SettingsError if keys are wrong. The message names each of them, such as streams.payments.lenght,
-    and suggests the nearest known keys.
+    If keys are wrong, raises a SettingsError that names each of them, such as streams.payments.lenght, and
+    suggests the nearest known keys.
     """
     where = f"streams.{name}"
     if "kind" in given and "python" in given:
-        raise SettingsError(f"{where}: kind and python exclude each other; remove one of them")
+        raise SettingsError(f"{where}: kind and python are mutually exclusive; remove one of them")
     if "kind" in given:
         kind = given["kind"]
         if not isinstance(kind, str) or kind not in KINDS:
@@ -35,7 +35,7 @@ def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ())
     if name in known:
         return _checked(Changes, where, given)
     near = f"{no_such('stream', name, known)} " if nearest(name, known) else ""
-    raise SettingsError(f"{where}: {near}a stream of your own needs kind ({', '.join(KINDS)}) or python")
+    raise SettingsError(f"{where}: {near}your own stream needs kind ({', '.join(KINDS)}) or python")
 
 
 def _checked(model: type[_Keys], where: str, given: Mapping[str, Any]) -> _Keys:
@@ -47,7 +47,7 @@ def _checked(model: type[_Keys], where: str, given: Mapping[str, Any]) -> _Keys:
 
 
 def _said(model: type[BaseModel], where: str, item: Mapping[str, Any]) -> str:
-    """Return the message for one wrong key, with its full name, its value, and the expected value."""
+    """Return the message for one wrong key: its full name, its value, and what is expected."""
     place = item["loc"]
     key = where + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place)
     if item["type"] == "missing":
@@ -70,7 +70,7 @@ def _expected(found: re.Match[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str]:
-    """Yield the keys that are allowed in a table at this location in a model."""
+    """Yield the keys that are allowed in the table at this location in a model."""
     at: type[BaseModel] | None = model
     for name in place:
         if at is not None and isinstance(name, str) and name in at.model_fields:

@@ -17,7 +17,7 @@ from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
 
 _COLUMN = re.compile(r"\{(\w+)\}")
-# Text, quoted names and comments, which may contain any word.
+# Text, quoted names and comments. They may contain any words.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
@@ -32,7 +32,7 @@ _REFUSED: Mapping[str, str] = {
     "over": "it reads other rows",
     "select": "it reads other rows",
 }
-"""Functions and keywords that Spark accepts in a condition, but that a rule for a single row cannot use."""
+"""Functions and keywords that Spark accepts in a condition but rules must not contain, with reasons."""
 _WITHOUT_BRACKETS = {
     *("current_date", "current_time", "current_timestamp", "localtimestamp"),
     *("current_user", "session_user", "user", "current_catalog", "current_database", "select"),
@@ -40,7 +40,10 @@ _WITHOUT_BRACKETS = {
 
 
 class RuleKeys(Table):
-    """A rule. As in a CHECK constraint, null passes. In the message, `{column}` is the column's value."""
+    """A rule.
+
+    As in a CHECK constraint, null passes. In the message, the column's value replaces `{column}`.
+    """
 
     name: Annotated[
         str,
@@ -62,7 +65,7 @@ class SqlRules:
     rules: tuple[RuleKeys, ...]
 
     def __call__(self) -> tuple[Rule, ...]:
-        """Return the rules. Raises SettingsError for invalid SQL. The message names the key."""
+        """Return the rules. For invalid SQL, raises a SettingsError that names the key."""
         return (*self.of_kind(), *(self._rule(place, rule) for place, rule in enumerate(self.rules)))
 
     def _rule(self, place: int, rule: RuleKeys) -> Rule:
@@ -76,7 +79,7 @@ class SqlRules:
 
 
 def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -> Iterator[str]:
-    """Yield a message for each mistake that can be found without Spark. `columns` are the row's columns."""
+    """Yield a message for each error that can be found without Spark. `columns` are the row's columns."""
     for place, rule in enumerate(rules):
         at = f"{key}.rules[{place}]"
         if rule.column not in columns:
@@ -97,12 +100,12 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
             yield word, _REFUSED[word]
     for quoted in _QUOTED.findall(condition):
         is_text = quoted[0] in "'\""  # not a column in backticks
-        if is_text and quoted[1:-1].strip().lower() in _MOMENTS:  # Spark casts it to the current time
+        if is_text and quoted[1:-1].strip().lower() in _MOMENTS:  # Spark would cast it to a time
             yield quoted, _CLOCK
 
 
 def _message(template: str) -> Column:
-    """Return a message as a Column. Decimals have no trailing zeros, and null is written as null."""
+    """Return a message as a Column. Decimals are written without trailing zeros, and nulls as null."""
     parts = [
         F.coalesce(F.col(part).cast("variant").cast("string"), F.lit("null")) if place % 2 else F.lit(part)
         for place, part in enumerate(_COLUMN.split(template))

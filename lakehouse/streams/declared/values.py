@@ -30,7 +30,7 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of the keys that are given. A null in JSON counts as given only for `to`."""
+        """Return the values of the given keys. A JSON null counts as given only for `to`."""
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None or name == "to"}
 
@@ -46,7 +46,10 @@ def _duration(least_s: int) -> AfterValidator:
 
 
 def matching(pattern: str, what: str) -> AfterValidator:
-    """Return a validator that refuses text unless all of it matches. `what` describes the expected text."""
+    """Return a validator that refuses text that the pattern does not match completely.
+
+    `what` describes valid text.
+    """
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -139,7 +142,10 @@ class FieldKeys(Table):
     accepts_numbers: bool = False
 
     def of(self, type_: FieldType) -> Field:
-        """Return the field, with this type unless it declares its own. Raises ValueError as Field does."""
+        """Return the field, with this type unless it declares another one.
+
+        Raises ValueError as Field does.
+        """
         column, own = self.column or column_of(self.name), FieldType(self.type) if self.type else type_
         return Field(self.name, column, own, self.required, self.scale, self.accepts_numbers)
 
@@ -153,6 +159,6 @@ def _as_list(given: object) -> object:
 
 
 OneField = Annotated[FieldKeys, BeforeValidator(_as_table)]
-"""A field: its name alone, or a table."""
+"""A field, given by its name or by a table."""
 Fields = Annotated[list[OneField], BeforeValidator(_as_list), Key(min_length=1)]
 """A field, or a list of fields."""

@@ -5,7 +5,8 @@
     running_totals        an exact total per key, with tombstones, and notifications at a threshold
     joined_calls          records of the same call from several topics, joined into one row
 
-Kinds are built from the values in `lakehouse.streams.definition`. Use these values directly if no kind fits.
+Kinds build streams from the values in `lakehouse.streams.definition`. If no kind fits, use these values
+directly.
 """
 
 from lakehouse.streams.definition import Field, FieldType, Rule

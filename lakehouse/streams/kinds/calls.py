@@ -13,7 +13,7 @@ gap T apart:
 
 A joined call contains its first and last time, event counts and earliest payloads. Parts of the same call can
 be merged in any order. A call closes once the wall clock is T plus the grace plus one second past its last
-event. A later event corrects the call, and may join two calls into one. The key of one of these calls is then
+event. A later event corrects the call, and may join two calls into one; the key of one of the two is then
 deleted.
 """
 
@@ -65,7 +65,7 @@ _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a call: its topic or Records, and the payload's field, which can hold any JSON value."""
+    """One side of a call: its topic or Records, and the payload's field, which can contain any JSON value."""
 
     records: str | Records
     payload: Named
@@ -85,7 +85,7 @@ def joined_calls(
 
     name        the stream's name
     gap         events at most this far apart, in event time, belong to one call
-    grace       how long after the gap, by the wall clock, a call waits for more events before it closes
+    grace       how long after the gap, in wall-clock time, a call waits for more events before it closes
     gold_table  the table of calls; by default the stream's name
     to          the topic for closed calls; by default the table's name with hyphens; None: Redis only
 
@@ -215,12 +215,12 @@ class Joining:
         return timedelta(seconds=self.gap_s + self.grace_s + 1)
 
     def counted(self) -> Column:
-        """Return the aggregate that counts the events in parts of calls."""
+        """Return an aggregate that counts the events in parts of calls."""
         first, *others = (F.col(f"{side}_events") for side in self.payloads)
         return F.sum(sum(others, first))
 
     def events(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the rows of all silver tables as one-event calls."""
+        """Return the rows of all silver tables as calls with one event each."""
         first, *others = (self._as_calls[own].of(frames[table]) for table, own in self.sides.items())
         for other in others:
             first = first.unionByName(other)
@@ -228,7 +228,7 @@ class Joining:
 
     @cached_property
     def _as_calls(self) -> Mapping[str, Columns]:
-        """The columns of a one-event call, keyed by the event's payload column."""
+        """The columns of a call with one event, keyed by the event's payload column."""
         one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
         parties = {name: F.col(name) for name in self.pair}
         times = dict.fromkeys(("ts", "last_event_time"), F.col("event_time"))
@@ -241,7 +241,7 @@ class Joining:
         return found
 
     def pieces(self, clean: DataFrame) -> DataFrame:
-        """Return the calls that the rows of a micro-batch form among themselves."""
+        """Return the calls that the rows of a micro-batch form on their own."""
         return self._joined(clean)
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
@@ -262,10 +262,10 @@ class Joining:
         }
 
     def _joined(self, parts: DataFrame) -> DataFrame:
-        """Join parts of calls, each spanning `ts` to `last_event_time`, into calls.
+        """Join parts of calls into calls. Each part extends from `ts` to `last_event_time`.
 
         A part starts a new call if it begins more than the gap after the end of all earlier parts. Parts from
-        the table carry their previous key and status as `old`, and each call gets a list of its parts' `old`
+        the table have their previous key and status in `old`, and each call gets a list of its parts' `old`
         values.
         """
         numbered = self._call.added_to(self._apart.added_to(parts))
@@ -362,7 +362,7 @@ def _is_closed() -> Column:
 
 @cache
 def _is_standing() -> Column:
-    """Return the condition for rows in the table that new events may change or that are due to close."""
+    """Return the condition for current rows that new events may change or that are due to close."""
     return F.col("touched") | ((F.col("status") == "open") & _is_closed())
 
 

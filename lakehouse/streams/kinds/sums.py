@@ -154,8 +154,8 @@ class _Sums:
     def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the total and count of each window over a micro-batch's clean rows, one row per key.
 
-        Each task adds up its own rows before the shuffle, so a key with half of the traffic shuffles no more
-        rows than any other key.
+        Each task adds up its own rows before the shuffle, so even a key with half of the records shuffles no
+        more rows than other keys.
         """
         partials = clean.groupBy(*self.windows.by, self.windows.start().alias("window_start")).agg(
             self._sum().alias(self.total), F.count(F.lit(1)).alias("count")
@@ -181,7 +181,10 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return keys whose current or new total is null because it does not fit. Their sum may still fit."""
+        """Return the keys whose current or new total is null because it does not fit.
+
+        Their sum may still fit.
+        """
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

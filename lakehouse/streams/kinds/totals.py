@@ -8,8 +8,8 @@ is a tombstone: it resets the total to zero.
 
 If records have a Kafka key, all records with the same key are in one partition, ordered by offset. If
 partitions were added to the topic, or if records have no Kafka key, a key's records may be in several
-partitions. Each partition then keeps its offset order, and partitions are merged by the greatest event time
-so far in each:
+partitions. Each partition's records then stay in offset order, and the partitions are merged by each one's
+greatest event time so far:
 
     partition 0    10:00  10:20   9:50  tombstone 10:40
     partition 1    10:30  11:00
@@ -99,8 +99,8 @@ def running_totals(
     name           the stream's name, and by default the name of its bronze and silver tables
     records        the topic, or Records
     threshold      a notification is created each time a total reaches it
-    notify         "crossing", or "every_update" for a notification at every record whose total is at or above
-                   the threshold
+    notify         "crossing", or "every_update" for a notification at every record that leaves the total at
+                   or above the threshold
     gold_table     the table of totals; by default `<stream>_totals`
     notifications  the table of notifications; by default `<stream>_notifications`
     to             the topic for notifications; by default that table's name with hyphens; None: Redis only
@@ -233,7 +233,7 @@ class Totals:
         return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose new records cannot simply be added to their current rows.
+        """Return the keys whose new records cannot be added to their current rows.
 
         Either a new record precedes a record that was already added (by offset or, for a key in several
         partitions, by time), or the current total is null because it does not fit.
@@ -245,7 +245,7 @@ class Totals:
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
         """Return the keys with new records, each with the list of notifications that the records cause.
 
-        A key's current row counts as a record in the sequence, before the new records.
+        A key's current row is treated as the first record in the sequence, before the new records.
         """
         touched = current.join(partials.select(self.by).distinct(), self.by, "left_semi")
         coming = self._coming.of(self._ordered.added_to(partials))
@@ -296,9 +296,10 @@ class Totals:
 
     @cached_property
     def _ordered(self) -> Columns:
-        """The greatest event time up to a record, within its key and partition."""
+        """The greatest event time in a record's key and partition, up to this record."""
         by_partition = Window.partitionBy(self.by).orderBy("partition", "offset")
-        # The greatest pair so far belongs to this partition, because earlier partitions have smaller numbers.
+        # The greatest pair so far is from this partition, because the partitions before it have smaller
+        # numbers.
         greatest = F.max(F.struct("partition", "event_time")).over(by_partition)
         return Columns({"ordered_at": greatest.getField("event_time")})
 
@@ -324,8 +325,8 @@ class Totals:
 
         `total`, `count` and `last_event_time` are the values since the last tombstone, as of each record.
         `crossing` is the number of crossings so far, and `notified` is true if the record causes a
-        notification. A total that does not fit is null, and counts neither as having reached the threshold
-        nor as below it.
+        notification. A total that does not fit is null, and is neither at or above the threshold nor below
+        it.
         """
         in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
         since = Window.partitionBy(self.by, "epoch").orderBy(*_PLACE)
@@ -415,7 +416,7 @@ class Totals:
 
 @cache
 def _comes_before() -> Column:
-    """Return the condition under which new records cannot simply be added to the current row of their key."""
+    """Return the condition under which new records cannot be added to their key's current row."""
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
     is_in_one = (F.size("partitions") == 1) & last.isNotNull()
     is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))

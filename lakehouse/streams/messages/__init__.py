@@ -1,7 +1,7 @@
 """Keys and messages, declared once for both Spark and Python.
 
-These are the public names for the keys and messages in a stream's declaration. The package's modules handle
-names, JSON text and JSON paths.
+These are the public names for declaring keys and messages in a stream. Modules in this package also handle
+escaped names, JSON text and JSON paths.
 """
 
 from lakehouse.streams.messages.layout import (

@@ -16,7 +16,7 @@ _NAME = r"(?:[^.\\]|\\[.\\])+"
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """Return the names on a path, starting at the outermost object.
+    """Return the names on a path, outermost first.
 
     Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names with
     a dot or bracket that also contain a question mark or both kinds of quotes.

@@ -1,7 +1,7 @@
 """Lossless encoding of any JSON value in a string column.
 
-A JSON string is stored without quotes, so that it reads well in SQL: "ok" as ok. Any other value is stored as
-JSON text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, such as "12", keeps its
+A JSON string is stored without quotes, to be readable in SQL: "ok" as ok. Any other value is stored as JSON
+text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, such as "12", keeps its
 quotes, so that it remains a string. JSON null and an absent value become null.
 """
 
@@ -23,12 +23,12 @@ def from_variant(value: Column, kind: Column) -> Column:
 
 
 def to_variant(text: Column) -> Column:
-    """Return a stored text's value as a variant, which to_json writes unchanged."""
+    """Return the value of stored text as a variant, which to_json writes unchanged."""
     return F.when(_is_json(text), F.try_parse_json(text)).otherwise(text.cast("variant"))
 
 
 def to_json_text(text: str) -> str:
-    """Return a stored text's value as JSON. This is the Python counterpart of `to_variant`."""
+    """Return the value of stored text as JSON. This is the Python counterpart of `to_variant`."""
     return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
 
 
@@ -42,7 +42,7 @@ def is_json_text(text: str) -> bool:
 
 
 def is_plain(text: Column) -> Column:
-    """Return whether text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
+    """Return whether text from Spark's parser is certain to be a JSON string that does not read like JSON.
 
     Such text begins with a letter, but not with true, false or null. Objects, arrays, numbers and quoted
     strings begin with other characters. Text with a question mark, which may stand for half a surrogate pair,

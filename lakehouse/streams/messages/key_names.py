@@ -1,4 +1,4 @@
-"""Escape names in keys, so that different rows never have the same key.
+"""Escape names in keys, so that two rows never have the same key.
 
 A name without separators is used unchanged. In other names, separators are escaped as in URLs: `:` as `%3A`,
 and so on. A percent sign becomes `%25` if it would otherwise be read as one of these escapes.
@@ -33,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Join several names into one key, unique to this combination of names, or null if any name is null."""
+    """Join names into a key that is unique to this combination, or null if any name is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

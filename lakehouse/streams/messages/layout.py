@@ -3,10 +3,10 @@
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
-value as a Python object. Readers without Spark use it to find exported rows and to return the same values.
-The row maps columns to values, with timestamps in microseconds since the epoch (UTC). A null value
-results in null, and a key with a null part is null.
+Calling a key or message returns a Column over a gold row; exports write its value. `of(row)` returns the same
+value as a Python object, with which readers without Spark find exported rows and return the same values. The
+row maps columns to values, with timestamps in microseconds since the epoch (UTC). A null value results in
+null, and a key with a null part is null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakehouse.streams.messages.key_names import escaped, escaped_text
 
 Row = Mapping[str, Any]
 GROUP_SEPARATORS = ":{}"
-"""Characters that a group's name may not contain if the sink has additional keys per group."""
+"""Characters that a group's name must not contain if the sink has additional keys for each group."""
 
 
 class OfColumns(Protocol):
@@ -100,7 +100,7 @@ class Millis(_OfColumn):
 
 @dataclass(frozen=True)
 class MillisThen:
-    """A number that orders rows by a timestamp in milliseconds, then by another column modulo 1000."""
+    """A number that orders rows by a timestamp in milliseconds, and then by another column modulo 1000."""
 
     column: str
     then: str
@@ -122,7 +122,7 @@ class MillisThen:
 
 @dataclass(frozen=True)
 class Exact(_OfColumn):
-    """A decimal as the shortest equal JSON number."""
+    """A decimal, written as the shortest JSON number with the same value."""
 
     def __call__(self) -> Column:
         """Return the value as a variant, which to_json writes exactly."""
@@ -156,7 +156,7 @@ class Payload(_OfColumn):
         return value
 
     def text(self, row: Row) -> str:
-        """Return the stored text's value as JSON."""
+        """Return the value of the stored text as JSON."""
         kept = self.of(row)
         return "null" if kept is None else json_text.to_json_text(kept)
 

@@ -1,8 +1,8 @@
 """Exact sums of decimal(38,9). A sum is null only if the total does not fit, whatever the intermediate sums.
 
 Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
-back into range. Therefore, for amounts of either sign, the parts below and above 10^15 are summed separately,
-each with room for a billion amounts. The two sums are joined as text, because adding two decimals of 38
+back into range. For amounts of either sign, the parts below and above 10^15 are therefore summed separately,
+with room for a billion amounts each. The two sums are combined as text, because adding two decimals of 38
 digits loses one decimal place.
 """
 

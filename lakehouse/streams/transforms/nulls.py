@@ -15,7 +15,7 @@ from lakehouse.streams.definition import only
 class FilledNulls:
     """A gold table's `combine`: the only silver table's rows, with nulls replaced by each column's default.
 
-    It is a value, so that readers without Spark can compute the same keys from a silver row.
+    Readers without Spark use its `defaults` to compute the same keys from a silver row.
     """
 
     defaults: Mapping[str, str]

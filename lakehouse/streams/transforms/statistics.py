@@ -1,7 +1,7 @@
 """Mergeable statistics of a numeric column: count, sum, min, max, moments and quantiles.
 
-The state of a group of values can be merged with the state of another group with the same key. The columns
-for users (avg, variance, percentiles) are derived from the state, so an update never reads raw rows again.
+The states of two groups of values with the same key can be merged. The columns for users (avg, variance,
+percentiles) are derived from the state, so an update never rereads raw rows.
 
 Moments: count, mean and M2 (the sum of squared distances from the mean), merged by the pairwise formula of
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
@@ -111,8 +111,8 @@ def rank_error_limit(quantile_k: int) -> float:
 def slack() -> dict[str, Column]:
     """Return how much two computations of each statistic may differ because of rounding.
 
-    The rounding error in a sum of doubles grows with its largest terms, and in a deviation with the largest
-    values.
+    The rounding error of a sum of doubles grows with its largest terms, and that of a deviation with the
+    largest values.
     """
     count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))
     deviation = _ROUNDING * count * size + _LEAST

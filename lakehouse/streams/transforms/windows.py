@@ -2,8 +2,8 @@
 
 A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
 epoch. A row becomes final once event time has passed the window's end plus the grace. While no events arrive,
-the wall clock decides instead. A final row remains final, even if the grace is changed
-(`lakehouse.engine.progress.finality`), but can still be updated as long as silver accepts records for it.
+the wall clock decides instead. A final row remains final even if the grace changes
+(`lakehouse.engine.progress.finality`), but is still updated as long as silver accepts records for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations for a table with `lakehouse.streams.transforms.statistics` of `value` per window.
+    """The transformations for a table with statistics of `value` per window (`transforms.statistics`).
 
     A window becomes final `grace_s` after its end, in event time. Once no event has arrived for
     `idle_after_s`, the wall clock decides instead. `quantile_k` is the sketch size.
@@ -92,8 +92,8 @@ class StatisticsWindows:
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials that cannot be merged, because their current row has no sketch.
 
-        Maintenance clears the sketch together with m2. A recomputed window keeps only m2, because it may
-        already include rows that arrive here later. These rows then cause another recomputation.
+        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may already
+        include rows of later micro-batches, which must cause another recomputation.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
@@ -114,11 +114,14 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the latest window start whose state may be cleared. Later windows have not ended yet."""
+        """Return the start of the last window whose state may be cleared.
+
+        Later windows have not ended yet.
+        """
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
-        """Add the start of its window to each clean row."""
+        """Add a column with the start of the row's window to clean rows."""
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
@@ -141,7 +144,7 @@ class StatisticsWindows:
 
 @dataclass(frozen=True)
 class _Folding:
-    """A fold's columns, built once: changed windows, their states, derived columns, and the result."""
+    """A fold's columns, built once: for the changed windows, their states, derived values, and the result."""
 
     touched: Column
     states: Columns
@@ -193,7 +196,7 @@ def statistics_message(names: Mapping[str, str]) -> Message:
 def service_metrics(streams: Iterable[Stream]) -> GoldTable | None:
     """Return the first table with one-minute statistics of each service's metrics, or None if there is none.
 
-    It is recognized by its windows and its message: the fields serviceId and metricName are the key.
+    The table is recognized by its windows and its message, whose key consists of serviceId and metricName.
     """
     message = statistics_message({"serviceId": "service_id", "metricName": "metric_name"})
     tables = (table for stream in streams for table in stream.gold)

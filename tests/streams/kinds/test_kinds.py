@@ -80,7 +80,7 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
         (
             lambda: windowed_sums("s", "t", by="standing", value="v", length="1m"),
             (
-                "field standing: this kind has a column standing of its own; assign the field to a different "
+                "field standing: this kind already has a column standing; assign the field to a different "
                 "column"
             ),
         ),
