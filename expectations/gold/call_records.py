@@ -8,7 +8,7 @@ from lakehouse.streams.suites import fresh, make_suite, no_rows, required, rows,
 
 KEYS = ("user1", "user2", "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
-"""The payload column that contains the events from each silver table."""
+"""The payload column for each silver table's events."""
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 

@@ -1,8 +1,8 @@
 """The suite for gold.product_sales: each product's sales since its last tombstone.
 
-A total may have decreased within the last day only if a tombstone or a return explains the decrease. The
-tombstone or return must come after the offset that the row had at that time, unless records arrived out of
-order and the row was recomputed.
+If a total has decreased within the last day, a tombstone or a return must explain the decrease. Its offset
+must be greater than the row's last offset before the decrease, unless records arrived out of order and the
+row was recomputed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FALLEN_FOR_NO_REASON = """
         OR lowering.offset > coalesce(try_element_at(merged_before, lowering.partition).last_offset, -1)
       )"""
 
-# A record that explains a decrease continues to explain it as offsets grow. The step therefore finds only
-# new decreases, and offsets that have decreased.
+# A record that explains a decrease still explains it after later records. The step therefore looks only for
+# new decreases, and for rows whose offsets have decreased.
 _FALLEN_SINCE = (
     _FALLEN_FOR_NO_REASON.replace("= 'update_preimage'", "IN ('update_preimage', 'delete')")
     + """
@@ -50,7 +50,7 @@ _FALLEN_SINCE = (
       )"""
 )
 _LAST = "array_max(transform(map_values(partitions), state -> state.last_offset))"
-_SINCE = f"{_LAST} - 100000"  # if an older record explains a decrease, the whole table is checked
+_SINCE = f"{_LAST} - 100000"  # if only an older record explains a decrease, the whole table is checked
 
 _IN_SILVER = "SELECT product FROM {batch} LEFT ANTI JOIN silver_sales_events USING (product)"
 

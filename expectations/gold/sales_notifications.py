@@ -1,7 +1,7 @@
 """The suite for gold.sales_notifications: sales that raised their product's total to the threshold.
 
 A micro-batch writes notifications before it writes product_sales, which may therefore be behind. A
-notification needs a row for its product only if product_sales has already merged its record's offset.
+notification's product must have a row only if product_sales has already merged the notification's record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def suite() -> ExpectationSuite:
             "every product has a row in product_sales",
             f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
             f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
-            # The step also checks notifications ahead of product_sales, because they will not change later.
+            # The step also checks notifications that product_sales has not merged, because later steps do not
+            # read them again.
             step=f"SELECT {names} FROM {{batch}} LEFT ANTI JOIN gold_product_sales USING (product)",
         ),
         fresh("event_time", within="24h"),

@@ -10,7 +10,7 @@ from lakehouse.streams.suites import no_rows, required, rows
 
 STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
 _SIZE = "greatest(abs(min), abs(max))"
-_SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its last digit
+_SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be wrong in its last digit
 
 
 def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
@@ -31,7 +31,7 @@ def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
 
 
 def statistics(key: Sequence[str]) -> list[Expectation]:
-    """Expect each window's statistics to be consistent with a single set of numbers."""
+    """Expect the statistics of each window to be consistent with each other."""
     one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
     return [
         required(key, (*key, "window_end", *STATISTICS)),

@@ -10,7 +10,7 @@ from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def accepted(source: Source) -> list[Expectation]:
-    """Expect clean records to have required fields, bronze rows, and no event times far in the future."""
+    """Expect clean records to have all required fields, a bronze row, and no event time far in the future."""
     fields = [
         field
         for field in source.contract.fields
@@ -37,5 +37,5 @@ def accepted(source: Source) -> list[Expectation]:
 
 
 def _is_in_every_row(contract: Contract, name: str) -> bool:
-    """Return whether every row has this required field. In a tombstone, only the tombstone field is set."""
+    """Return whether every row has this required field. Tombstones have only the tombstone field."""
     return contract.tombstone in (None, name)

@@ -47,7 +47,7 @@ def suite() -> ExpectationSuite:
 
 
 def _open_rate(streams: Sequence[Stream], *, most: float) -> str:
-    """Return a query for topics with a share of open letters above `most`, or without bronze rows."""
+    """Return a query for topics whose share of open letters is above `most`, or that have no bronze rows."""
     landed = " UNION ALL ".join(
         f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
         for stream in streams

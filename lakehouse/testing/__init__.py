@@ -1,6 +1,6 @@
-"""Tools for testing a stream with literal records. They are for the package that defines the stream.
+"""Tools for testing a stream with literal records, for use in the package that defines the stream.
 
-Once lakehouse is installed, pytest finds the fixtures in `lakehouse.dev.pytest_plugin`:
+If lakehouse is installed, pytest finds the fixtures in `lakehouse.dev.pytest_plugin`:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])

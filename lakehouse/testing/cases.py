@@ -1,4 +1,4 @@
-"""Test a stream with literal records and expected rows, using data frames instead of tables."""
+"""Test a stream with literal records and expected rows, in data frames instead of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
-"""The rows of the only table, or rows keyed by table name."""
+"""The rows of the only table, or the rows of each table, keyed by name."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
 _MESSAGE = ("key", "value", "text")
@@ -30,8 +30,8 @@ class Case:
     """A test that runs records through a stream's functions and compares the results with expected rows.
 
     Each of `batches` is one micro-batch. A record is either a `Record` or just its value: a dict, text,
-    bytes, or None (a tombstone). If the stream reads several topics, either a batch is a dict of records,
-    keyed by topic, or each Record names its topic. Records land at `now`, to which the clock is also set: a
+    bytes, or None (a tombstone). If the stream reads several topics, a batch is a dict of records, keyed by
+    topic, or each Record names its topic. The clock is set to `now`, and records land at this time: a
     datetime or an ISO 8601 string, by default the current time. After the last batch, the clock advances to
     `later` without new records.
 
@@ -41,11 +41,11 @@ class Case:
     dead    one row per dead letter and reason: record (its index among all given records, from 0), rule,
             column, message, and the record's topic, partition, offset, key and value
     gold    rows of gold and side tables, keyed by table if there are several
-    sent    messages from all micro-batches, in the order in which each table sends them, keyed by topic
-            if there are several: key, value (an object, or None for a tombstone) and text (the value as sent)
+    sent    messages from all micro-batches, in the order in which each table sends them, keyed by topic if
+            there are several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
-    Omitted tables and columns are not compared. Floats are compared with a relative tolerance of
-    1e-9, other numbers exactly. Raises an AssertionError that lists the missing and unexpected rows.
+    Omitted tables and columns are not compared. Floats are compared with a relative tolerance of 1e-9, and
+    other numbers exactly. Raises an AssertionError that lists the missing and unexpected rows.
     """
 
     spark: SparkSession
@@ -61,7 +61,7 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return its outcome for further checks and micro-batches."""
+        """Run the case, and return its outcome, which allows further checks and micro-batches."""
         outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
@@ -134,7 +134,7 @@ class Outcome:
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return one row per dead letter and reason. Records are numbered from 0, starting at `first`."""
+        """Return one row per dead letter and reason. The record with the index `first` has the number 0."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []

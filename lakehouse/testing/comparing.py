@@ -1,4 +1,4 @@
-"""Compare actual rows with literal expected rows, in the columns that the expected rows name."""
+"""Compare actual rows with literal expected rows, in the columns that the expected rows contain."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def differences(
 ) -> list[str]:
     """Return lines that describe how the rows differ from the expected rows, or no lines if they agree.
 
-    Every row must have a counterpart. With `in_order`, the counterpart must be in the same position. Columns
-    that no expected row contains are not compared. Raises ValueError for an unknown column.
+    Every row must have a counterpart; with `in_order`, in the same position. Columns that no expected row
+    contains are not compared. Raises ValueError for an unknown column.
     """
     named = list(dict.fromkeys(column for row in expected for column in row))
     if unknown := [column for column in named if column not in columns]:
@@ -50,8 +50,8 @@ def is_same(expected: Any, found: Any) -> bool:
     """Return whether a value equals the expected value.
 
     An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
-    numbers are compared exactly, as are decimals given as text. In the expected value, times may be written
-    as ISO 8601 text, bytes as text, and text as bytes.
+    numbers, and decimals given as text, are compared exactly. In the expected value, times may be written as
+    ISO 8601 text, bytes as text, and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())

@@ -1,9 +1,9 @@
-"""A stream's tables as data frames: validation, aggregation, merges and exports without a lake.
+"""Hold a stream's tables in data frames: validation, aggregation, merges and exports without a lake.
 
 The layers' own code validates the records and computes the changes to gold (`lakehouse.engine.layers.folds`).
-Only the state that the layers keep in tables is kept in frames here: watermarks, clean rows, dead letters and
-gold. In gold, a row replaces the row with the same key. `lakehouse try` shows the results, and
-`lakehouse.testing` compares them.
+Only the state differs: watermarks, clean rows, dead letters and gold are kept in memory instead of tables. In
+gold, a new row replaces the row with the same key. `lakehouse try` shows the results, and `lakehouse.testing`
+compares them with expected rows.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -119,9 +119,9 @@ class Folding:
     def take(
         self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
     ) -> None:
-        """Process one micro-batch, given as each source's records, keyed by table name.
+        """Process one micro-batch. `records` contains each source's records, keyed by table name.
 
-        `now` is the clock's time while gold is merged, by default the landing time.
+        `now` is the clock's time during the merge into gold, by default the landing time.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
@@ -153,7 +153,7 @@ class Folding:
         self._left = {}
 
     def tick(self, now: datetime) -> None:
-        """Apply the changes that are due at `now` according to the wall clock, without new records."""
+        """Apply the changes that are due by the wall clock at `now`, without new records."""
         self._number += 1
         self._feeds = {}
         for table in self.stream.gold:
@@ -213,7 +213,7 @@ class Folding:
         return gathered(rows, Amount.FEW if self._is_small else Amount.MANY)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean under the current watermark. All others become dead letters."""
+        """Return the records that are clean under the current watermark. The others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -230,7 +230,7 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Compare records with silver by id, remove replaced rows, and return the records with verdicts."""
+        """Compare records with silver by id, remove replaced rows, and return the records with reasons."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
@@ -263,7 +263,7 @@ class Folding:
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
     ) -> None:
-        """Merge clean rows into a table. `left` contains the rows removed from silver, if there are any."""
+        """Merge clean rows into a table. `left` contains the rows removed from silver, if any."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
         facts = Facts.of(table, partials if gone is None else partials.unionByName(gone))
@@ -286,7 +286,7 @@ class Folding:
         self._put(table, folded.rows)
 
     def _made_anew(self, table: GoldTable, keyed: DataFrame) -> DataFrame:
-        """Return the partial aggregates for these keys, computed from all clean rows so far."""
+        """Return the partials for these keys, computed from all clean rows so far."""
         history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
         return recomputing.of_keys(table, self._gathered(history), keyed).localCheckpoint()
 
@@ -324,7 +324,10 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return the records' greatest own time, read in microseconds because local times can be ambiguous."""
+    """Return the records' greatest own event time.
+
+    It is read in microseconds, because local times can be ambiguous.
+    """
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 

@@ -1,4 +1,4 @@
-"""Simulated crashes: a write fails before or after it takes effect, but the process continues."""
+"""Simulated crashes: a write fails before or after it takes effect, while the process continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records in the short forms that tests may use."""
+"""Records in the short forms that tests can use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
     """Return a batch's records in the given order, each with its source.
 
-    If records are grouped by topic, the group determines a record's topic. Otherwise, it is the topic named
-    in the record, or else the stream's only topic. Raises ValueError if the stream does not read the topic.
+    If records are grouped by topic, a record's group determines its topic. Otherwise, the topic is the one
+    named in the record or, by default, the stream's only topic. Raises ValueError if the stream does not read
+    the topic.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 

@@ -41,7 +41,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to split clean rows into micro-batches. `retried` marks batches that crash between writes."""
+    """A way to split clean rows into micro-batches.
+
+    `retried` marks the batches that crash between two writes.
+    """
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]
@@ -51,18 +54,19 @@ class _Way:
 class SameGold:
     """An assertion that gold does not depend on the order of records, micro-batch boundaries or retries.
 
-    The records are validated once. The clean rows are merged as one batch, and then in `ways` other ways.
-    Each way has a random order and up to four random micro-batches. Some micro-batches are retried, as if
+    The records are validated once. The clean rows are merged in a single micro-batch, and then in `ways`
+    other ways: each in a random order, in up to four random micro-batches. Some micro-batches are retried, as
     after a crash between the writes to a side table and its main table. Records keep their partitions and
     offsets but arrive in any order, as they do from lagging partitions and replays. Gold may therefore depend
     on offsets, but not on the order of arrival. With `keep_order`, each partition arrives in offset order.
 
-    With `lake`, an empty directory, the records go through Delta tables instead. Silver and gold crash before
-    and after each write, and restart. Finally, an audit compares all layers. This takes about a minute.
+    If `lake` is given, an empty directory, the records go through Delta tables instead. Silver and gold crash
+    before and after each write, and restart. Finally, an audit compares all layers. This takes about a
+    minute.
 
     `now` is the clock's time as a datetime or ISO 8601 text, by default the current time. `seed` repeats the
-    ways of an earlier run, and is random by default. If gold differs, raises AssertionError with the seed,
-    the way and the differing rows. Also raises AssertionError if no record is clean.
+    ways of an earlier run; by default, it is random. Raises AssertionError if gold differs, with the seed,
+    the way and the differing rows, and if no record is clean.
     """
 
     spark: SparkSession
@@ -113,7 +117,7 @@ class SameGold:
         return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
 
     def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
-        """Land the records in two halves in a lake, crash in every micro-batch, and audit the lake."""
+        """Land the records in a lake in two halves, crash in every micro-batch, and audit the lake."""
         numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
         sources = {source.table: source for source in stream.sources}
         for source, record in records_of(stream, records):
@@ -169,7 +173,7 @@ def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Wa
 
 
 def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
-    """Reorder the rows' locations, so that each partition's rows are in offset order."""
+    """Reorder the rows' locations so that each partition's rows are in offset order."""
     partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
     of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
     ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}

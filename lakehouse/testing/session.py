@@ -23,9 +23,9 @@ SMALL = {
 }
 """Options that make small queries cheap.
 
-A Delta log is read in one task. Plans are not optimized again between stages. Expressions are interpreted, as
-they are in production for small inputs, and the JVM uses only its C1 compiler. Broadcasts, sorts and
-aggregations each take at least one memory page, whose default size would be 16 MB.
+A Delta log is read in one task. Adaptive execution is off. Expressions are interpreted, as in production for
+small inputs, and the JVM uses only its C1 compiler. Broadcasts, sorts and aggregations each take at least one
+memory page, whose default size would be 16 MB.
 """
 
 
