@@ -38,6 +38,7 @@ from lakehouse.operations.maintenance.upkeep import tasks
 from lakehouse.operations.telemetry import ObservationCollector, Observer
 from lakehouse.operations.telemetry.consumer_groups import committing
 from lakehouse.operations.telemetry.driver import DriverMetrics
+from lakehouse.operations.telemetry.history import recording
 from lakehouse.operations.telemetry.queries import streams_by_query
 from lakehouse.operations.telemetry.runs import Heartbeat, beating
 from lakehouse.operations.telemetry.server import serving
@@ -117,6 +118,8 @@ def run_layers(
                     turn.enter_context(committing(streams, settings, lines.notice))
                 heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
                 turn.enter_context(beating(heartbeat, settings.home, lines.notice))
+                if is_live:
+                    turn.enter_context(recording(settings.lake, observer.latest, lines.notice))
                 told = (lines.batch, metrics.on_batch, heartbeat.on_batch, refusals.on_batch)
                 observers = [unraised(one) for one in told]
 

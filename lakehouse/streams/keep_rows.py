@@ -8,7 +8,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.streams.definition import Stream
 
 _DAY_S = 24 * 3600
-_SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
+_SHARED = ("silver.dead_letters", "ops.events", "ops.history", "ops.expectation_results")
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:

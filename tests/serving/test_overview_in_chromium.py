@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakehouse.engine.ops_tables.history import HISTORY, Sample
 from lakehouse.operations.quality.results import GATES
 from lakehouse.streams.definition import MergedTable
 from tests.support.browser import Page
@@ -82,7 +85,7 @@ def test_twelve_streams_fit_as_a_table_and_on_a_phone_they_are_a_list(
         assert page.text(".headline") == "1 of 3 streams is stopped; no record waits."
         assert page.run(CELLS)[0] == [
             *("stream-of-stopped", "stopped", "–", "–", "1 min", "2 min", "3 min", "4 min"),
-            *("123K 13 min", "12,345", "1 min"),
+            *("123K 13 min", "12,345", "1 min", "–", "–", "–"),
         ]
         assert page.run("document.querySelector('.streams caption').textContent") == "Streams, worst first"
         assert page.run("document.querySelectorAll('.streams tbody th[scope=row]').length") == 12
@@ -192,3 +195,42 @@ def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_pa
             "document.querySelector('main').innerText.includes('This server has no stream <img src=x>.')"
         )
         assert page.run("document.querySelectorAll('img, .pipeline').length") == 0
+
+
+def test_the_past_of_a_stream_is_a_sparkline_and_its_own_charts(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    slot, now = timedelta(minutes=5), datetime.now(UTC)
+    samples = [
+        Sample("sales", now - slot * ago, "behind" if ago > 3 else "well", 90_000 - 300 * ago, 60_000, 9.0, 4)
+        for ago in range(8)
+    ]
+    lake.write_spec(HISTORY, [asdict(one) for one in samples])
+    spark = "document.querySelector('[data-stream=sales] td.past:nth-last-child(%d) svg')"
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.resize(1300, 900)
+        page.go(f"{url}/")
+        page.wait(spark % 1)
+        label = "open dead letters in the last 24 hours: from 4 to 4, last 4"
+        assert page.run(f"{spark % 1}.getAttribute('aria-label')") == label
+        assert page.run(f"{spark % 2}.querySelector('title').textContent").startswith(
+            "longest wait in the last"
+        )
+        assert page.run("document.querySelectorAll('.spark').length") == 3
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+
+        page.go(f"{url}/#/streams/sales")
+        page.wait("document.querySelectorAll('.charts canvas').length === 3")
+        assert "behind 50 %, well 50 %" in page.text(".health")
+        pieces = "[...document.querySelectorAll('.strip i')].map((one) => one.className)"
+        assert page.run(pieces)[-1] == "well"
+        page.run(
+            "[...document.querySelectorAll('.buttons button')].find((one) => one.innerText == 'hour').click()"
+        )
+        page.wait("document.querySelectorAll('.strip i').length === 12")
+        assert page.run("document.querySelectorAll('.strip .behind').length") == 4
+        page.run("document.querySelector('details summary').click()")
+        page.wait("document.querySelectorAll('details tbody tr').length === 8")
+
+        page.go(f"{url}/#/streams/calls")
+        page.wait("document.querySelector('main').innerText.includes('Nothing is recorded for this time.')")

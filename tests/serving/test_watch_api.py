@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from lakehouse.common.errors import ServiceError
 from lakehouse.common.events import Event
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.ops_tables.event_table import append
+from lakehouse.engine.ops_tables.history import HISTORY, Sample
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import Facts, Window, step
 from lakehouse.operations.alerts.publishing import Beat, Publisher
@@ -328,3 +330,46 @@ def test_alerts_are_what_the_process_has_told(make_client: MakeClient, services:
     while not whole["isEvaluated"]:
         whole = client.get("/api/v1/alerts").json()
     assert (whole["reason"], len(whole["alerts"])) == (None, 2)
+
+
+def test_history_has_a_list_for_each_measure_up_to_now(make_client: MakeClient, lake: ServedLake) -> None:
+    client = make_client()
+    nothing = client.get("/api/v1/history?hours=1&stream=sales").json()
+    assert nothing["streams"] == [
+        {"name": "sales", **dict.fromkeys(("word", "arrivedPerS", "landedPerS", "waitedS"), [None] * 12)}
+        | {"openLetters": [None] * 12}
+    ]
+    slot = timedelta(minutes=5)
+    start = datetime.now(UTC) - 3 * slot
+    first = Sample("sales", start, "behind", 1_000, 600, 70.0, 5)
+    later = replace(first, at=start + slot, word="well", arrived=1_300, landed=1_300, waited_s=0.0)
+    lake.write_spec(HISTORY, [asdict(first), asdict(later), asdict(replace(first, stream="calls"))])
+
+    found = client.get("/api/v1/history?hours=1&points=300&stream=sales").json()
+    (sales,) = found["streams"]
+    began = datetime.fromisoformat(found["start"])
+    places = [(one.at - began) // slot for one in (first, later)]
+    assert (found["stepS"], began.minute % 5, began.second, len(sales["word"])) == (300, 0, 0, 12)
+    assert [sales["word"][place] for place in places] == ["behind", "well"]
+    assert [sales["arrivedPerS"][place] for place in places] == [None, 1.0]
+    assert [sales["landedPerS"][place] for place in places] == [None, 700 / 300]
+    assert [sales["waitedS"][place] for place in places] == [70.0, 0.0]
+    assert [sales["openLetters"][place] for place in places] == [5, 5]
+
+    day = client.get("/api/v1/history").json()
+    assert [one["name"] for one in day["streams"]] == ["metrics", "calls", "sales", "transactions"]
+    assert (day["stepS"], len(day["streams"][0]["word"])) == (1800, 48)
+    assert datetime.fromisoformat(day["start"]).minute % 30 == 0
+
+
+def test_history_refuses_a_stream_or_a_span_that_it_does_not_have(make_client: MakeClient) -> None:
+    client = make_client()
+    for query, what in (
+        ("stream=sale", "sale"),
+        ("hours=0", "hours"),
+        ("hours=169", "hours"),
+        ("point=9", "point"),
+    ):
+        answer = client.get(f"/api/v1/history?{query}")
+        assert answer.status_code in {400, 422}, query
+        assert what in answer.text

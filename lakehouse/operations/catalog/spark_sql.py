@@ -14,6 +14,7 @@ from lakehouse.common.rows_as_text import QueryResult
 from lakehouse.engine.layers import bronze, gold, silver
 from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
 from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.ops_tables.history import HISTORY
 from lakehouse.engine.ops_tables.lateness import LATENESS
 from lakehouse.engine.ops_tables.retained import RETAINED_IDS, RETENTION
 from lakehouse.engine.ops_tables.unsent_rows import UNSENT_ROWS
@@ -47,6 +48,7 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
         RESULTS,
         GATES,
         EVENTS,
+        HISTORY,
     )
 
 

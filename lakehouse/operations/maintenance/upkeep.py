@@ -18,6 +18,7 @@ from lakehouse.common.events import Kind, note
 from lakehouse.engine.layers import bronze, gold, letters_export, silver
 from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
 from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.ops_tables.history import HISTORY, KEPT_DAYS
 from lakehouse.engine.ops_tables.lateness import LATENESS
 from lakehouse.engine.ops_tables.retained import RETAINED_IDS, RETENTION
 from lakehouse.engine.ops_tables.unsent_rows import UNSENT_ROWS
@@ -129,6 +130,8 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     for spec, column in ((RESULTS, "checked_at"), (EVENTS, "at")):
         kept = days(spec.qualified_name)
         found.append(Task(spec, cut=None if kept is None else retention.ops_cut(column, kept)))
+    kept = days(HISTORY.qualified_name) or KEPT_DAYS
+    found.append(Task(HISTORY, cut=retention.ops_cut("at", kept)))
     return found + [
         Task(spec) for spec in (UNSENT_ROWS, DATA_LOSSES, GATES, RETENTION, RETAINED_IDS, LATENESS)
     ]

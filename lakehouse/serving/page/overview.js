@@ -40,6 +40,7 @@ export function open(root) {
     close() {
       off();
       clearInterval(timer);
+      streams.close();
     },
   };
 }

@@ -4,6 +4,7 @@ import { declared, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { ago, briefly, clock, count, seconds } from "./format.js";
+import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { pipeline } from "./pipeline.js";
 import { briefReason, failing, isUnrun, lacking, tablesOf, troubles } from "./states.js";
@@ -12,8 +13,9 @@ export function open(root, _parameters, name) {
   document.title = `${name} · lakehouse`;
   const [said, head, facts, steps, settings] = ["", "lead", "facts", "", ""].map((kind) => el("div", { class: kind || null }));
   const details = drawer(name);
+  const past = pastOf(name);
   const drawn = pipeline(name, (layer) => details.open(layer));
-  const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), steps, settings);
+  const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), past.node, steps, settings);
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
   const update = () => {
     const { status } = live;
@@ -26,6 +28,7 @@ export function open(root, _parameters, name) {
     }
     if (!shown.isConnected) {
       root.append(shown);
+      past.begin();
     }
     renew(head, ...health(state, status));
     renew(facts, ...told(state, status.at));
@@ -39,6 +42,7 @@ export function open(root, _parameters, name) {
   return {
     close() {
       off();
+      past.close();
       drawn.close();
       details.close();
     },

@@ -3,6 +3,7 @@
 import { query } from "./api.js";
 import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
 import { briefly, clock, compact, count, UNKNOWN } from "./format.js";
+import { lastDay, MEASURES, sparkline } from "./history.js";
 import { arriving, briefReason, failing, isUnrun, lacking, landing, writtenAgoS } from "./states.js";
 
 const CAPTION = "Streams, worst first";
@@ -31,6 +32,11 @@ const GROUPS = [
       { kind: "round", label: "last round", tell: (stream, now) => written(stream, now, null) },
     ],
   },
+  {
+    title: "last 24 hours",
+    kind: "past",
+    columns: MEASURES.map((measure) => ({ kind: "past", label: measure.title, about: measure.about, tell: (_stream, _now, past) => sparkline(past, measure) })),
+  },
 ];
 const COLUMNS = GROUPS.flatMap((group) => group.columns);
 
@@ -39,26 +45,33 @@ export function address(name) {
   return `#/streams/${encodeURIComponent(name)}`;
 }
 
-/** The table and the reasons: their node, and `update`, which takes a status and keeps the order of its streams. */
+/** The table and the reasons: their node, `close`, and `update`, which takes a status and keeps the order of its streams. */
 export function streamsTable() {
   const body = el("tbody", {});
   const table = el("table", { class: "streams" }, el("caption", { class: "unseen" }, CAPTION), ...spans(), headings(), body);
   const reasons = el("ul", { class: "reasons", "aria-label": "Reasons" });
   const rows = new Map();
   let order = [];
+  let shown = null;
+  const past = lastDay(() => shown === null || fill(shown));
+  const fill = (status) => {
+    for (const stream of status.streams) {
+      if (!rows.has(stream.name)) {
+        rows.set(stream.name, row(stream.name));
+      }
+      rows.get(stream.name).update(stream, status.at, past.of(stream.name));
+    }
+  };
   const place = async () => {
     await calm();
     swap(body, ...order.map((name) => rows.get(name).node));
   };
   return {
     node: el("div", {}, scrolling(CAPTION, table), reasons),
+    close: past.close,
     update(status) {
-      for (const stream of status.streams) {
-        if (!rows.has(stream.name)) {
-          rows.set(stream.name, row(stream.name));
-        }
-        rows.get(stream.name).update(stream, status.at);
-      }
+      shown = status;
+      fill(status);
       const names = status.streams.map((one) => one.name);
       if (names.length !== order.length || names.some((name, index) => name !== order[index])) {
         order = names;
@@ -70,7 +83,7 @@ export function streamsTable() {
 }
 
 function spans() {
-  return [el("colgroup", {}), ...GROUPS.map((group) => el("colgroup", { span: group.columns.length }))];
+  return [el("colgroup", {}), ...GROUPS.map((group) => el("colgroup", { span: group.columns.length, class: group.kind ?? null }))];
 }
 
 function headings() {
@@ -83,17 +96,18 @@ function headings() {
     "thead",
     {},
     el("tr", {}, el("th", { scope: "col", rowspan: 2, class: "name" }, "stream"), ...above),
-    el("tr", {}, ...below.map(({ label }) => el("th", { scope: "col", class: "number" }, label))),
+    el("tr", {}, ...below.map(({ kind, label }) => el("th", { scope: "col", class: kind === "past" ? "past number" : "number" }, label))),
   );
 }
 
 function row(name) {
-  const cells = COLUMNS.map(({ kind, label, about }) => el("td", { class: kind === "state" ? kind : "number", "data-about": about ?? label }));
+  const look = { state: "state", past: "past number" };
+  const cells = COLUMNS.map(({ kind, label, about }) => el("td", { class: look[kind] ?? "number", "data-about": about ?? label }));
   const link = el("a", { href: address(name), key: `stream:${name}` }, name);
   return {
     node: el("tr", { "data-stream": name }, el("th", { scope: "row" }, link), ...cells),
-    update(stream, now) {
-      COLUMNS.forEach(({ tell }, index) => renew(cells[index], tell(stream, now)));
+    update(stream, now, past) {
+      COLUMNS.forEach(({ tell }, index) => renew(cells[index], tell(stream, now, past)));
     },
   };
 }

@@ -1,4 +1,4 @@
-"""Read the ops tables for the API: the newest events, the gates, and the latest expectation results.
+"""Read the ops tables for the API: events, gates, the latest expectation results, and the streams' past.
 
 A table that does not exist yet is treated as empty.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +16,12 @@ import pyarrow as pa
 from lakehouse.common.events import Event, Kind
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.ops_tables.history import HISTORY, Sample
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.answers import in_camel_case
 from lakehouse.serving.reading import delta
 from lakehouse.serving.reading.delta import Found, Snapshot, Table
-from lakehouse.storage.tables.specs import TableSpec, path_of
+from lakehouse.storage.tables.specs import EPOCH, TableSpec, path_of
 from lakehouse.streams.messages.layout import Row
 
 
@@ -66,7 +67,7 @@ class Ops:
 
     def __init__(self, lake: str) -> None:
         self._lake = lake
-        specs = (GATES, RESULTS, EVENTS)
+        specs = (GATES, RESULTS, EVENTS, HISTORY)
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
@@ -115,6 +116,19 @@ class Ops:
             ]
 
         return delta.read_or(self._tables[EVENTS.qualified_name], read, [])
+
+    def history(self, since: datetime) -> Found[Mapping[str, Sequence[Sample]]]:
+        """Return each stream's samples in ops.history at this time or later."""
+
+        def read(snapshot: Snapshot) -> Mapping[str, Sequence[Sample]]:
+            found = dict[str, list[Sample]]()
+            where = [delta.since("at", (since - EPOCH) // timedelta(microseconds=1))]
+            for row in delta.all_rows(snapshot, HISTORY.schema.names, where):
+                one = Sample(**{**row, "at": EPOCH + timedelta(microseconds=row["at"])})
+                found.setdefault(one.stream, []).append(one)
+            return found
+
+        return delta.read_or(self._tables[HISTORY.qualified_name], read, {})
 
 
 def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:

@@ -1,9 +1,9 @@
-"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for on-call engineers."""
+"""`/api/v1/status`, `history`, `happenings`, `audit`, `alerts`: the pipeline's state, for people on call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -24,8 +24,9 @@ from lakehouse.operations.telemetry import (
     waiting_of,
     worst_first,
 )
+from lakehouse.operations.telemetry.history import SLOT, Interval, intervals
 from lakehouse.serving import parameters
-from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
+from lakehouse.serving.answers import Origin, answered, camel, in_camel_case, plain
 from lakehouse.serving.parameters import Cursor, Limit, Page
 from lakehouse.serving.reading.delta import Found
 from lakehouse.serving.reading.events import Ops, audit_of, told
@@ -37,6 +38,8 @@ from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.definition import Stream
 
 _TOLD = 100
+_MOST_HOURS = 7 * 24
+_MOST_POINTS = 300
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 Kinds = Annotated[list[Kind], Query(max_length=50, description="Only events of this kind; may be repeated.")]
@@ -64,6 +67,33 @@ def router(
         in `lakehouse status`, or null if it is unknown whether any record is waiting.
         """
         return plain(in_camel_case(_seen(await observed.seen())))
+
+    @routes.get("/history")
+    async def history(
+        *,
+        hours: Annotated[int, Query(ge=1, le=_MOST_HOURS, description="The length of the past.")] = 24,
+        points: Annotated[int, Query(ge=1, le=_MOST_POINTS, description="Maximum number of intervals.")] = 48,
+        stream: Streams = [],  # noqa: B006 - the framework copies it
+    ) -> Response:
+        """Return each stream's past from ops.history, where live runs record it, as a list per measure.
+
+        A list has a value for each interval of `stepS` seconds, from `start` up to the current interval. Null
+        means unknown. `word` is the worst health in the interval, `waitedS` is the longest wait of a record,
+        and `openLetters` is the number of open dead letters at its end. An interval is at least five minutes
+        long.
+        """
+        refuse_unknown("stream", stream, names, "stream")
+        start, step, number = _spans(datetime.now(UTC), hours, points)
+
+        def read() -> list[Mapping[str, Any]]:
+            past = ops.history(start - 2 * SLOT).value
+            return [
+                {"name": name, **_columns(intervals(past.get(name, []), start, step, number))}
+                for name in stream or names
+            ]
+
+        series = await lookups.scan(read)
+        return plain({"start": in_camel_case(start), "stepS": step.total_seconds(), "streams": series})
 
     @routes.get("/happenings")
     async def happenings(
@@ -128,6 +158,22 @@ class _Standing:
 
     standing: Standing
     alerts: Sequence[Mapping[str, Any]]
+
+
+def _spans(now: datetime, hours: int, points: int) -> tuple[datetime, timedelta, int]:
+    """Return the start, length and number of the intervals that end with the one that contains `now`.
+
+    They begin at multiples of their length, so that their values stay the same from one request to the next.
+    """
+    slots = max(1, -(-hours * timedelta(hours=1) // (points * SLOT)))
+    step = slots * SLOT
+    number = -(-hours * timedelta(hours=1) // step)
+    return EPOCH + ((now - EPOCH) // step + 1 - number) * step, step, number
+
+
+def _columns(found: Sequence[Interval]) -> Mapping[str, Sequence[Any]]:
+    names = [field.name for field in fields(Interval)]
+    return {camel(name): [getattr(one, name) for one in found] for name in names}
 
 
 def _seen(seen: Observation) -> Mapping[str, Any]:

@@ -59,6 +59,7 @@ def test_gold_and_the_dead_letters_get_names_and_ops_tables_on_demand() -> None:
         "ops.expectation_results",
         "ops.gates",
         "ops.events",
+        "ops.history",
     ]
 
 

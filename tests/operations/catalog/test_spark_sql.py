@@ -102,6 +102,7 @@ def test_every_table_of_the_lake_has_a_spec() -> None:
             "ops.events",
             "ops.expectation_results",
             "ops.gates",
+            "ops.history",
             "ops.lateness",
             "ops.retained_ids",
             "ops.retention",

@@ -1,0 +1,172 @@
+"""Record the streams' past in ops.history, and turn its rows into a series with one value per interval.
+
+The process that has run a stream the longest records it: every five minutes, and when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from lakehouse.common.background import beside
+from lakehouse.engine.ops_tables.history import HISTORY, Sample, append
+from lakehouse.operations.telemetry.health import waiting_of
+from lakehouse.operations.telemetry.values import Observation, PartitionLag, StreamState, Word
+from lakehouse.storage.spark.query_errors import what_of
+from lakehouse.storage.tables.specs import EPOCH
+
+SLOT = timedelta(minutes=5)
+_LOOK_S = 30.0
+_PATIENCE_S = 20.0
+_ORDER = tuple(Word)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stream's past in an interval of time. Null means unknown, for example because nothing was recorded.
+
+    word            the worst health
+    arrived_per_s   the records that arrived in the topics, per second; `landed_per_s`: that bronze landed
+    waited_s        the longest wait of a record, in seconds
+    open_letters    the open dead letters at the interval's end
+    """
+
+    word: str | None = None
+    arrived_per_s: float | None = None
+    landed_per_s: float | None = None
+    waited_s: float | None = None
+    open_letters: int | None = None
+
+
+def sample_of(state: StreamState, at: datetime) -> Sample:
+    """Return the sample of a stream's state at the time of its observation."""
+    longest = waiting_of(state)
+    return Sample(
+        state.name,
+        at,
+        state.health.word,
+        _total(state.partitions, "end"),
+        _total(state.partitions, "position"),
+        None if longest is None else longest.seconds,
+        state.open_letters,
+    )
+
+
+class Slots:
+    """The samples of the current slot, and those of the slot before it once it is over.
+
+    Only streams whose oldest live process is this one (`host`, `pid`) are sampled.
+    """
+
+    def __init__(self, host: str, pid: int) -> None:
+        self._me = host, pid
+        self._slot: int | None = None
+        self._samples: dict[str, Sample] = {}
+
+    def take(self, seen: Observation) -> list[Sample]:
+        """Add an observation, and return the samples of the slot that it ends, if any."""
+        over = self.end() if self._slot != _slot(seen.at) else []
+        self._slot = _slot(seen.at)
+        for state in seen.streams:
+            if [(run.host, run.pid) for run in state.runs[:1]] in ([], [self._me]):
+                known, new = self._samples.get(state.name), sample_of(state, seen.at)
+                self._samples[state.name] = new if known is None else _worse(known, new)
+        return over
+
+    def end(self) -> list[Sample]:
+        """End the slot, and return its samples."""
+        samples = list(self._samples.values())
+        self._slot, self._samples = None, {}
+        return samples
+
+
+@contextmanager
+def recording(
+    lake: str, observe: Callable[[], Observation], on_notice: Callable[[str], None]
+) -> Iterator[None]:
+    """Record the streams' past during the block. A failure is reported once; its samples are lost."""
+
+    def keep(ended: threading.Event) -> None:
+        slots, told = Slots(socket.gethostname(), os.getpid()), False
+        while True:
+            is_over = ended.wait(_LOOK_S)
+            try:
+                samples = slots.take(observe())
+                samples += slots.end() if is_over else []
+                if samples:
+                    append(lake, samples)
+                told = False
+            except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds of errors
+                if not told:
+                    on_notice(f"{HISTORY.qualified_name} cannot be written: {what_of(error)}")
+                told = True
+            if is_over:
+                return
+
+    with beside("history", keep, patience_s=_PATIENCE_S):
+        yield
+
+
+def intervals(past: Sequence[Sample], start: datetime, step: timedelta, number: int) -> list[Interval]:
+    """Return `number` intervals of a stream's past, from `start` (UTC) on.
+
+    A rate is known between samples at most two slots apart. Samples before `start` serve for the first rate.
+    """
+    samples = sorted(past, key=lambda one: one.at)
+    found = [list[int]() for _ in range(number)]
+    for index, one in enumerate(samples):
+        place = (one.at - start) // step
+        if 0 <= place < number:
+            found[place].append(index)
+    return [_interval(samples, each) for each in found]
+
+
+def _interval(samples: Sequence[Sample], indices: Sequence[int]) -> Interval:
+    if not indices:
+        return Interval()
+    within = [samples[index] for index in indices]
+    pairs = [(samples[index - 1], samples[index]) for index in indices if index]
+    near = [(one, other) for one, other in pairs if other.at - one.at <= 2 * SLOT]
+    waits = [one.waited_s for one in within if one.waited_s is not None]
+    return Interval(
+        max((one.word for one in within), key=_badness),
+        _rate([(one.at, one.arrived, other.at, other.arrived) for one, other in near]),
+        _rate([(one.at, one.landed, other.at, other.landed) for one, other in near]),
+        max(waits, default=None),
+        within[-1].open_letters,
+    )
+
+
+def _rate(pairs: Sequence[tuple[datetime, int | None, datetime, int | None]]) -> float | None:
+    """Return the growth per second over all pairs, except those between which a topic was recreated."""
+    passed_s, grown = 0.0, 0
+    for since, before, until, after in pairs:
+        if before is not None and after is not None and after >= before:
+            passed_s += (until - since).total_seconds()
+            grown += after - before
+    return grown / passed_s if passed_s else None
+
+
+def _worse(one: Sample, later: Sample) -> Sample:
+    waits = [wait for wait in (one.waited_s, later.waited_s) if wait is not None]
+    worst = max(one.word, later.word, key=_badness)
+    return replace(later, word=worst, waited_s=max(waits, default=None))
+
+
+def _badness(word: str) -> int:
+    """Return a word's place in the order of words. Words of other versions come first."""
+    return _ORDER.index(Word(word)) if word in set(_ORDER) else -1
+
+
+def _slot(at: datetime) -> int:
+    return (at - EPOCH) // SLOT
+
+
+def _total(lags: Sequence[PartitionLag], what: str) -> int | None:
+    values = [getattr(one, what) for one in lags]
+    return None if not values or None in values else sum(values)
