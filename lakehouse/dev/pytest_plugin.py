@@ -3,6 +3,7 @@
     lakehouse_spark   the only Spark session of the run; a conftest may override it
     case              `lakehouse.testing.Case`: records in, literal rows out
     assert_same_gold  `lakehouse.testing.SameGold`: order, micro-batches and crashes do not change gold
+    assert_kept       `lakehouse.testing.AssertKept`: a store keeps the promises of the export
 
 A run without these fixtures costs nothing, because Spark is imported only when the first fixture is
 requested.
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
-    from lakehouse.testing import Case, SameGold
+    from lakehouse.testing import AssertKept, Case, SameGold
 
 
 _OF_KAFKA = (
@@ -56,3 +59,11 @@ def assert_same_gold(lakehouse_spark: SparkSession) -> SameGold:
     from lakehouse.testing.same_gold import SameGold
 
     return SameGold(lakehouse_spark)
+
+
+@pytest.fixture
+def assert_kept(lakehouse_spark: SparkSession, tmp_path: Path) -> AssertKept:
+    """Assert that a store keeps a promise, on an empty store and a new lake."""
+    from lakehouse.testing.stores import AssertKept
+
+    return AssertKept(lakehouse_spark, tmp_path)

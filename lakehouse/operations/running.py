@@ -43,6 +43,7 @@ from lakehouse.operations.telemetry.queries import streams_by_query
 from lakehouse.operations.telemetry.runs import Heartbeat, beating
 from lakehouse.operations.telemetry.server import serving
 from lakehouse.settings import Settings
+from lakehouse.sinks.registry import labels
 from lakehouse.storage.spark.session import activate, is_small
 from lakehouse.storage.tables import Lake, open_lake
 from lakehouse.streams.definition import Stream
@@ -206,7 +207,7 @@ def _telemetry(
 
     The port also serves metrics about the streams' backlog and the evaluation of alerts.
     """
-    metrics, port = DriverMetrics(streams), settings.telemetry.port
+    metrics, port = DriverMetrics(streams, labels(settings)), settings.telemetry.port
     if port < 0:
         yield metrics, None
         return

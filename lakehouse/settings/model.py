@@ -250,6 +250,14 @@ class Settings(Section):
         ),
     )
 
+    sinks: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description=(
+            "Sinks from installed packages, keyed by name: each table [sinks.NAME] enables a sink, and "
+            "contains the keys that its package documents."
+        ),
+    )
+
     topics: dict[str, str] = Field(
         default_factory=dict,
         description="Replacement names for topics, keyed by default name. In the environment: a JSON object.",

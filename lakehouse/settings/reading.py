@@ -24,6 +24,7 @@ from lakehouse.settings.secrets import SecretFile
 from lakehouse.settings.wording import explain, secret_in_file
 
 _RUNNING = "the running local services"
+_TABLES = ("streams", "sinks")
 _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 
@@ -57,6 +58,7 @@ def read() -> Reading:
             section, _, key = name.partition(".")
             values, origins[name] = _over(values, {section: {key: value}}), _RUNNING
     settings = _with_defaults(_validated(values, path))
+    _refuse_passwords(settings.sinks)
     settings.kafka.access.check()
     settings.s3.access.check()
     _check_encryption(settings)
@@ -98,6 +100,17 @@ def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
         texts = value if isinstance(value, list) else [value]
         if name not in URL_KEYS or any(_PASSWORD.search(str(text)) for text in texts):
             raise SettingsError(secret_in_file(key, path))
+
+
+def _refuse_passwords(sinks: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise SettingsError for a URL with a password, because a package's keys are shown unmasked."""
+    for name, keys in sinks.items():
+        for key, value in keys.items():
+            if _PASSWORD.search(str(value)):
+                raise SettingsError(
+                    f"sinks.{name}.{key} contains a password: set the sink's key for the path of a file that "
+                    "contains the secret"
+                )
 
 
 def _with_defaults(settings: Settings) -> Settings:
@@ -165,7 +178,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
             section = values.get(name, {})
             values[name] = {**section, **one} if isinstance(section, Mapping) else section
         else:
-            values = merged(values, {name: one}) if name == "streams" else {**values, name: one}
+            values = merged(values, {name: one}) if name in _TABLES else {**values, name: one}
     return values
 
 

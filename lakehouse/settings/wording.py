@@ -34,6 +34,7 @@ EXAMPLES: Mapping[str, Any] = {
     "only_streams": "sales,calls",
     "http_hosts": "minio,registry",
     "streams": {"sales": {"threshold": 2500}},
+    "sinks": {"http": {"url": "https://example.org/rows"}},
     "topics": {"sales-topic": "shop.sales"},
     "kafka.bootstrap_servers": "broker-1:9092,broker-2:9092",
     "kafka.sasl_mechanism": "OAUTHBEARER",

@@ -229,7 +229,7 @@ class SinkKind:
     label       its display name
     is_set      whether it is configured
     require     raises ServiceError unless the configured store works
-    make        creates the sink for a gold table
+    make        creates the sink for a gold table without connecting to the store
     audit       compares the store and gold in both directions; raises ServiceError if it is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows

@@ -8,6 +8,8 @@ If lakehouse is installed, pytest finds the fixtures in `lakehouse.dev.pytest_pl
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
+`AssertKept` tests a store that a package adds (`lakehouse.sinks`), with the fixture `assert_kept`.
+
 `declared` returns the streams in a `lakehouse.toml`, which can be tested in the same way. For other test
 runners, this package provides the classes behind the fixtures, which take a Spark session.
 """
@@ -17,5 +19,16 @@ from lakehouse.testing.cases import Case, Outcome
 from lakehouse.testing.declared import declared
 from lakehouse.testing.same_gold import SameGold
 from lakehouse.testing.session import small_session
+from lakehouse.testing.stores import PROMISES, AssertKept, StoreUnderTest
 
-__all__ = ["Case", "Outcome", "Record", "SameGold", "declared", "small_session"]
+__all__ = [
+    "PROMISES",
+    "AssertKept",
+    "Case",
+    "Outcome",
+    "Record",
+    "SameGold",
+    "StoreUnderTest",
+    "declared",
+    "small_session",
+]

@@ -1,11 +1,8 @@
-"""The sink in docs/sinks.md works as described, with one file and one line in the registry."""
+"""The sink in docs/sinks.md works as described, in an installed package with an entry point."""
 
 from __future__ import annotations
 
-import importlib.util
-import re
 import sqlite3
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,36 +15,24 @@ from lakehouse.common.errors import SinkTroubleError
 from lakehouse.engine.runtime.runner import utc_now
 from lakehouse.operations.audit.stores import check_store
 from lakehouse.settings import Settings
-from lakehouse.sinks import registry
+from tests.sinks import sqlite_of_page
 from tests.sinks.gold_rows import TABLE, Gold, state
-
-PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Yield the sink from the page's code block, in its own file and in the registry."""
-    (text,) = re.findall(
-        r"^```python sink\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    path = tmp_path / "sink_of_the_page.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(registry, "SINKS", (*registry.SINKS, module.KIND))
-    yield module
-    del sys.modules[module.__name__]
+    """Yield the sink from the page's code block, in a package of its own."""
+    with sqlite_of_page.installed(tmp_path, sqlite_of_page.source(), monkeypatch) as module:
+        yield module
 
 
 def test_the_sink_of_the_page_has_what_gold_has_and_is_filled_again(
     spark: SparkSession, lake_settings: Settings, sqlite: Any, tmp_path: Path
 ) -> None:
     table = replace(TABLE, export=replace(TABLE.export, sinks=("sqlite",)))
-    made = Gold(spark, lake_settings.changed({"home": tmp_path}), table)
+    made = Gold(
+        spark, lake_settings.changed({"sinks": {"sqlite": {"file": str(tmp_path / "gold.sqlite")}}}), table
+    )
 
     def there() -> list[tuple[str, int]]:
         with sqlite3.connect(tmp_path / "gold.sqlite") as database:

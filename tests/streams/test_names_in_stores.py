@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.settings import Settings
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.definition import GoldTable, Stream
 from lakehouse.streams.messages.layout import Message, Plain
@@ -27,10 +28,10 @@ def with_table(table: GoldTable) -> Stream:
 
 
 def test_names_that_fit_are_not_refused() -> None:
-    require_fit(METRICS)
-    require_fit(stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "b" * 62)))
+    require_fit(METRICS, Settings())
+    require_fit(stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "b" * 62)), Settings())
     many = {f"c{number}": LongType() for number in range(1_597)}
-    require_fit(stream_of("wide", ("id",), many))
+    require_fit(stream_of("wide", ("id",), many), Settings())
 
 
 @pytest.mark.parametrize(
@@ -66,17 +67,17 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
     with pytest.raises(
         SettingsError, match=rf"^stream metrics: gold.{table.name} cannot be exported to PostgreSQL: "
     ) as caught:
-        require_fit(stream)
+        require_fit(stream, Settings())
     assert caught.match(said)
     assert caught.match(rf"or set streams.metrics.gold.{table.name}.sinks = \['redis'\]$")
-    require_fit(with_table(replace(table, export=replace(table.export, sinks=("redis",)))))
+    require_fit(with_table(replace(table, export=replace(table.export, sinks=("redis",)))), Settings())
 
 
 def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
     table = stream_of("t", ("id", "tags")).gold[0]
     schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
     with pytest.raises(SettingsError, match="PostgreSQL has no type for the key column tags"):
-        require_fit(with_table(replace(table, schema=schema)))
+        require_fit(with_table(replace(table, schema=schema)), Settings())
 
 
 def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
@@ -86,5 +87,5 @@ def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
         SettingsError,
         match=r"gold.metrics_1m cannot be exported to Redis: .* _version, which is reserved for the export",
     ) as caught:
-        require_fit(with_table(table))
+        require_fit(with_table(table), Settings())
     assert caught.match(r"or set streams.metrics.gold.metrics_1m.sinks = \['postgres'\]$")

@@ -91,7 +91,7 @@ def _read() -> tuple[Settings, Sequence[Stream]]:
     settings = read_settings()
     streams = load(settings)
     for stream in streams:
-        registry.require_fit(stream)
+        registry.require_fit(stream, settings)
     return settings, streams
 
 

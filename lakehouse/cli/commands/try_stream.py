@@ -98,7 +98,7 @@ def try_(
 
     settings = load_settings()
     chosen = choose_one(stream, settings)
-    registry.require_fit(chosen)
+    registry.require_fit(chosen, settings)
     if not envelope:  # plain lines are JSON; only envelopes contain bytes in the source's format
         chosen = replace(chosen, sources=tuple(replace(one, format="json") for one in chosen.sources))
     clock = _moment("--now", now) or datetime.now(UTC)

@@ -22,7 +22,7 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
     broker reported. A step that needs a missing permission fails later and reports it; other steps continue.
     """
     for stream in streams:
-        registry.require_fit(stream)
+        registry.require_fit(stream, settings)
     denied = []
     if {"bronze", "export"} & set(layers):
         require_broker(settings.kafka.access)

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from lakehouse.engine.runtime.watch import Watch
 from lakehouse.operations.telemetry.queries import query_of, streams_by_query
 from lakehouse.operations.telemetry.server import Readiness
-from lakehouse.sinks.registry import labels
 from lakehouse.streams.definition import Stream
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ _QUERY = ("stream", "layer", "table")
 class DriverMetrics(Watch):
     """A run's metrics in a registry, and its current failures. Thread-safe."""
 
-    def __init__(self, streams: Sequence[Stream], registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self, streams: Sequence[Stream], stores: Mapping[str, str]) -> None:
+        self.registry = CollectorRegistry()
         self._stream_of = streams_by_query(streams)
         self._lock = threading.Lock()
         self._failing: dict[str, str] = {}
@@ -52,7 +51,7 @@ class DriverMetrics(Watch):
                 f"Time that micro-batches spend writing to {label}.",
                 _QUERY,
             )
-            for store, label in labels().items()
+            for store, label in stores.items()
         }
 
     def on_batch(self, done: BatchDone) -> None:

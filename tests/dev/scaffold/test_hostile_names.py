@@ -20,6 +20,7 @@ from lakehouse.dev.scaffold.package import files_of
 from lakehouse.dev.scaffold.reading import Samples, samples_of
 from lakehouse.dev.scaffold.streams import KINDS, Wanted
 from lakehouse.dev.scaffold.toml import table_text
+from lakehouse.settings import Settings
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.checks import check_names
 from lakehouse.streams.definition import Stream
@@ -166,7 +167,7 @@ def declared(text: str) -> Stream:
     stream = space["SHOP"]
     assert isinstance(stream, Stream)
     check_names([stream])
-    require_fit(stream)
+    require_fit(stream, Settings())
     return stream
 
 

@@ -40,6 +40,8 @@ from lakehouse.operations.telemetry import (
 )
 from lakehouse.operations.telemetry.driver import DriverMetrics
 from lakehouse.operations.telemetry.server import Readiness, serving
+from lakehouse.settings import Settings
+from lakehouse.sinks.registry import labels
 from tests.support import pipeline
 from tests.support.streams import STREAMS
 
@@ -130,7 +132,7 @@ def test_an_observation_is_json_with_times_in_iso_8601() -> None:
 
 @pytest.fixture
 def metrics() -> DriverMetrics:
-    return DriverMetrics(STREAMS)
+    return DriverMetrics(STREAMS, labels(Settings()))
 
 
 def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> None:
