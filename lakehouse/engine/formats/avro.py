@@ -2,13 +2,14 @@
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
 contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
-record needs no further validation. Otherwise, its contract fields are converted to JSON, which is then
-validated. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
+record needs no further validation. Otherwise, the record's contract fields are converted to JSON, and the
+JSON is validated. If a schema cannot be used, records with this schema become dead letters (`avro_types` and
+`avro_projection` list the reasons).
 
 An Avro reader ignores bytes after a record, and Spark returns a struct of nulls if decoding fails. Each
 record is therefore read as the first field of an outer record, whose second field contains bytes that no
-producer can know. After decoding, the second field is null if decoding failed, and differs from these bytes
-if extra bytes follow the record.
+producer can know. After decoding, the second field is null if decoding failed, and it differs from the
+appended bytes if extra bytes follow the record.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _MOST_SAID = 300  # characters of Spark's error message
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Decode records with these schemas, adding the columns listed in `records.decoding`."""
+    """Decode records with the given schemas, and add the columns listed in `records.decoding`."""
     spark = rows.sparkSession
     writers = tuple((one, _writer(spark, source, schema)) for one, schema in schemas.items())
     return reduce(lambda frame, step: step.added_to(frame), _steps(source, writers), rows)
 
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-"""Without CORRECTED, Spark refuses times before 1900, because older versions used a different calendar."""
+"""Without CORRECTED, Spark refuses times before 1900, because older versions used another calendar."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Re-raises an error unchanged if Spark has stopped or is out of memory.
+    Raises Spark's original error if Spark has stopped or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -112,20 +113,20 @@ on_forget(_read.cache_clear)
 
 
 def _decoded(projection: Projection, value: Column) -> Column:
-    """Decode a record and the bytes after it. Both are null if the value cannot be decoded."""
+    """Decode a record and the bytes after it. Both results are null if the value cannot be decoded."""
     marked = F.concat(F.lit(projection.first), value, F.lit(_END))
     return from_avro(marked, projection.writer, {**_OPTIONS, "avroSchema": projection.reader})
 
 
 def _read_of(projection: Projection, is_its: Column) -> Column:
-    """Return the decoded value, or null if the value names a different schema or is too long."""
+    """Return the decoded value, or null if the value has a different schema id or is too long."""
     is_read = is_its if projection.most is None else is_its & ~_is_large(projection.most)
     return F.when(is_read, _decoded(projection, wire.rest()))
 
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Columns, ...]:
-    """Return the columns to add in each step of decoding records with these writers' schemas."""
+    """Return the columns that each decoding step adds to records with these writer schemas."""
     is_of = {one: wire.first_bytes() == F.lit(wire.header(one)) for one, _ in writers}
     readers = {one: it for one, it in writers if isinstance(it, _Reader)}
     reads = {f"_avro_{one}": _read_of(it.projection, is_of[one]) for one, it in readers.items()}
@@ -164,7 +165,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Select the column for the schema that each record names, or null if there is no such column."""
+    """Select, for each record, the column for its schema id; null if there is no such column."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)
@@ -172,26 +173,26 @@ def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: 
 
 
 def _refusal(one: int, it: _Writer) -> Column:
-    """Return the reasons for refusing a record that names this schema, or null if there are none."""
+    """Return the reasons for refusing a record with this schema id, or null if there are none."""
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
     undecodable = wire.refusal("undecodable", f"the value does not match schema {one}, or is truncated")
-    trailing = wire.refusal("trailing_bytes", f"extra bytes follow the record with schema {one}")
+    trailing = wire.refusal("trailing_bytes", f"extra bytes follow the record (schema {one})")
     found = F.when(after.isNull(), undecodable).when(after != F.lit(_END), trailing)
     if most is None:
         return found
-    large = f"the value may have too many items: at most {most:,} bytes are allowed with schema {one}"
+    large = f"the value could have too many items: with schema {one}, at most {most:,} bytes are allowed"
     return F.when(_is_large(most), wire.refusal("undecodable", large)).otherwise(found)
 
 
 def _is_large(most: int) -> Column:
-    """Return whether a value is so long that it could contain too many items to fit in memory."""
+    """Return whether a value is long enough to contain more items than fit in memory."""
     return F.octet_length("value") > most
 
 
 def _lacks(source: Source, type_: AvroType) -> Column:
-    """Return the columns of required fields that a writer's schema lacks."""
+    """Return the columns of the required fields that a writer schema lacks."""
     required = [field for field in source.contract.fields if field.required]
     missing = [field.column for field in required if not has(type_, field.path)]
     return F.array(*map(F.lit, missing)) if missing else F.lit(None).cast("array<string>")

@@ -27,7 +27,7 @@ _AS_JSON = {
 _WHOLE = ("int", "long")
 _FLOATS = ("float", "double")
 _NUMBERS = (*_WHOLE, *_FLOATS)
-_END_OF_WHOLE = 1e16  # from this value on, Protobuf's JSON has an exponent, too
+_END_OF_WHOLE = 1e16  # from this value on, ProtoJSON also writes an exponent
 _UNITS: dict[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _YEAR_1_S, _YEAR_10000_S, _DAY_S = -62_135_596_800, 253_402_300_800, 86_400
 _MOST = 2**63 - 1
@@ -51,7 +51,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether Avro encodes the value as a number, as it does for times."""
+        """Whether Avro encodes the value as a number; it encodes times and dates as numbers, too."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -75,7 +75,7 @@ class _Found:
     def whole(self) -> Column:
         """Return a float, double or decimal as a long, or null if it has a fraction or is too large.
 
-        Spark writes doubles from 10,000,000 on with an exponent in JSON, so validating the JSON would refuse
+        Spark writes doubles of 10,000,000 and more with an exponent in JSON, and validation would refuse
         them.
         """
         is_whole = (self.value % 1 == 0) & (F.abs(self.value) < _END_OF_WHOLE)
@@ -102,7 +102,7 @@ def has(type_: AvroType, path: tuple[str, ...]) -> bool:
 
 
 def taken(source: Source, type_: AvroType, record: Column, of_spark: DataType) -> dict[str, Taken]:
-    """Return a decoded record's values for the contract's columns and `event_time`."""
+    """Return the values for the contract's columns and `event_time` from a decoded record."""
     contract, root = source.contract, _Found(type_.bare, record, of_spark)
     found: dict[str, Taken] = {}
     for field in contract.fields:
@@ -139,7 +139,7 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, an enum's symbol, an ISO 8601 time or an accepted whole number as text, or None."""
+    """Return text (from a string, enum, time or accepted whole number), or None for any other type."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
@@ -153,7 +153,7 @@ def _of_string(field: Field, found: _Found) -> Taken | None:
 
 
 def _of_number(field: Field, found: _Found) -> Taken | None:
-    """Return a number or a boolean, or None if it does not fit the contract's type."""
+    """Return a number or a boolean, or None if the Avro type does not fit the contract's type."""
     type_ = found.type
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
@@ -178,8 +178,8 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 def _as_json(field: Field, found: _Found) -> Taken:
     """Return a value of any type for a JSON field.
 
-    Values of rare types are null here and are validated as JSON. A string is parsed as JSON if possible
-    (`wire.any_json`).
+    Values of rare types become null here, and are then validated as JSON. A string is parsed as JSON if
+    possible (`wire.any_json`).
     """
     value, of_spark = found.value, found.of_spark
     optional = F.lit(False) if field.required else value.isNull()
@@ -259,7 +259,7 @@ def _time_text(found: _Found) -> Column:
 
 
 def _with_names(found: _Found) -> Column:
-    """Return a value in which all nested fields have their names from the schema."""
+    """Rename all nested fields of a value to their names in the schema."""
     named = _named(found.of_spark, found.type)
     return found.value if named == found.of_spark else found.value.cast(named)
 

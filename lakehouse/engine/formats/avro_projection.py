@@ -36,9 +36,9 @@ _COUNTED = 10**12
 class Wanted:
     """The part of a record, or of a value inside it, that a contract needs.
 
-    is_value  a value of the contract's type, or the event time
-    is_whole  a value of any type, as JSON
-    inner     the needed parts of its fields, keyed by name, if it is a record
+    is_value  whether a value of the contract's type, or the event time, is needed
+    is_whole  whether a value of any type is needed, as JSON
+    inner     for a record: the needed parts of its fields, keyed by name
     """
 
     is_value: bool = False
@@ -73,9 +73,9 @@ def name_of(position: int) -> str:
 class Projection:
     """A schema's projection: its type, the needed parts, and the two schemas.
 
-    most   a value's maximum size in bytes, based on its worst-case memory use; None means no limit
+    most   the maximum size of an encoded value, in bytes, based on worst-case memory use; None means no limit
     first  bytes that precede each record to make it a union with one branch. Without them, Avro would reuse
-           one record, whose buffers stay as large as the longest string so far
+           one record object, whose buffers stay as large as the longest string so far
     """
 
     type: AvroType
@@ -87,7 +87,9 @@ class Projection:
 
 
 def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
-    """Return the projection of a schema onto a contract's fields, plus `after` bytes that follow the record.
+    """Return the projection of a schema onto a contract's fields.
+
+    `after` is the number of bytes to read after each record.
 
     Raises UnusableError for the reasons in `avro_types`, for too many types, for a `fixed` type that is too
     large, and for a schema that does not describe a record.
@@ -121,7 +123,7 @@ def _require_room(root: AvroType, wanted: Wanted) -> None:
 
 
 def _nodes(type_: AvroType, wanted: Wanted) -> int:
-    """Return the number of types that are read."""
+    """Return the number of types in the parts that are read."""
     steps = _steps(type_, wanted)
     if steps is None:
         return type_.nodes
@@ -129,7 +131,7 @@ def _nodes(type_: AvroType, wanted: Wanted) -> int:
 
 
 def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
-    """Return a record's needed fields with their positions, or None for a type that is read completely."""
+    """Return the needed fields of a record, with their positions, or None for a type that is read whole."""
     bare = type_.bare
     if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
         return None
@@ -181,9 +183,9 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """A builder for one of the two schemas.
+    """A builder for the writer or the reader schema.
 
-    With `skips`, it omits unneeded fields. It defines each named type once.
+    With `skips`, unneeded fields are left out, as in the reader schema. Each named type is defined only once.
     """
 
     def __init__(self, *, skips: bool) -> None:
@@ -193,7 +195,7 @@ class _Document:
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
         """Return a type with only the needed parts.
 
-        A partly read record is named after its position (`place`).
+        A record that is only partly read gets the name `place`, which is built from its position.
         """
         steps = _steps(type_, wanted)
         if steps is None:
@@ -216,7 +218,7 @@ class _Document:
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
         """Return a type to read.
 
-        Times have Spark's types if `is_whole` is set; otherwise they are numbers.
+        With `is_whole`, times keep their logical types; otherwise, they are read as numbers.
         """
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed type of {type_.size:,} bytes in the contract's fields"
@@ -238,7 +240,7 @@ class _Document:
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
         """Return a type with its inner types.
 
-        The new name of a named type is its mark followed by its number.
+        Named types are renamed to `mark` followed by their number.
         """
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
@@ -254,7 +256,10 @@ class _Document:
 
 
 def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
-    """Return a named type's parts. A skipped type needs neither symbols nor fields that take no bytes."""
+    """Return the parts of a named type's definition.
+
+    A type that is skipped needs neither symbols nor fields that take no bytes.
+    """
     if type_.kind == "fixed":
         return {"size": type_.size}
     if type_.kind == "enum":

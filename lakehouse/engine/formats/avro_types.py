@@ -2,8 +2,8 @@
 
 Anyone with access to the registry can register a schema. Spark expands each use of a named type, so a short
 schema can expand to more types than fit in memory. Here, each type is a single object, however often it is
-used, and its measures are computed from its inner types' measures without expanding them. Type names are
-ignored, because Avro does not encode them.
+used. Its depth, number of types and minimum size are computed from those of its inner types, without
+expanding them. Type names are ignored, because Avro does not encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
 """
@@ -24,7 +24,7 @@ MOST_CHARACTERS = 1_000_000
 """The maximum length of a schema's text."""
 MOST_NESTED = 32
 """The maximum nesting depth of records, arrays and maps."""
-_MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four; defaults and properties add some
+_MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field takes four; defaults and properties add more
 _MOST_NAMED = 80  # characters of a name shown in a message
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
@@ -45,7 +45,7 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema that cannot be used to read records. The message follows the schema's name: `has ...`."""
+    """An error for a schema that cannot be used to read records. The message is a predicate: `has ...`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class AvroType:
 
     @property
     def bare(self) -> AvroType:
-        """The type of a non-null value. A union of int and long, or float and double, has the wider type."""
+        """The type of a non-null value. For a union of int and long, or float and double, the wider type."""
         if self.kind != "union":
             return self
         branches = [one for one in self.types if one.kind != "null"]
@@ -151,7 +151,7 @@ def _too_deep() -> UnusableError:
 class _Parser:
     """A parser for a schema.
 
-    It registers a type's name when the definition begins, and the type when it ends.
+    A type's name is registered when its definition begins, and the type itself when the definition ends.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ def _made(
     names: tuple[str, ...] = (),
     number: int = 0,
 ) -> AvroType:
-    """Return a type with its inner types and its measures."""
+    """Create a type, and compute its depth, number of types and minimum size from its inner types."""
     types = tuple(types)
     depth = nested + max((one.nested for one in types), default=0)
     if depth > MOST_NESTED:
@@ -280,7 +280,7 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 
 
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Return the precision and scale with which a decimal is read, or zeros for any other type.
+    """Return the precision and scale for reading a decimal, or zeros for any other type.
 
     The greatest possible precision replaces the schema's precision, because Spark truncates numbers that have
     more digits than their schema declares.

@@ -1,9 +1,10 @@
 """Compare a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if it would cause every record to be refused: the schema lacks a required field,
-or the field's type never matches the contract's type. A required field that is optional in the schema only
-causes a warning, because only records without the field are refused. The same applies to a double for a whole
-number, because only values with a fraction, and values from 1e16 on, are refused.
+A field breaks the contract if every record would be refused because of it: the schema lacks a required field,
+or the field's type in the schema never matches the contract's type. Other conflicts are only warnings. For
+example, if a required field is optional in the schema, only records without the field are refused. If the
+schema has a double where the contract expects an integer, only values with a fraction, and values of 1e16 or
+more, are refused.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _MAYBE_WHOLE = frozenset({"float", "double", "decimal", "number"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract. It affects all records (`breaks`), or only some."""
+    """A conflict between a schema and a contract; `breaks` is false if only some records would be refused."""
 
     text: str
     breaks: bool = True
@@ -66,7 +67,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Found:
-    """A field's possible types in a schema, except null, and whether a record may lack the field."""
+    """The types that a field can have in a schema, except null, and whether a record can lack the field."""
 
     types: frozenset[str]
     may_lack: bool
@@ -75,7 +76,7 @@ class _Found:
 def findings(source: Source, schema: Registered) -> list[Finding]:
     """Return the conflicts between a source's contract and a schema.
 
-    Raises ValueError for a schema that cannot be read.
+    Raises ValueError if the schema cannot be read.
     """
     wanted = KINDS[source.format]
     if schema.kind != wanted:
@@ -114,9 +115,7 @@ def _judged(
         maybe = _MAYBE_WHOLE if is_whole else frozenset[str]()
         yield from _of_types(field.name, found, fits, maybe, field.type.value)
         if field.required and found.may_lack:
-            yield Finding(
-                f"{field.name} is required, but in the schema it may be absent or null", breaks=False
-            )
+            yield Finding(f"{field.name} is required, but can be absent or null in the schema", breaks=False)
     found = find(contract.event_time_path)
     if found is not None:
         local = _LOCAL_TIMES if contract.event_time_zone else frozenset()
@@ -127,7 +126,10 @@ def _judged(
 def _of_types(
     name: str, found: _Found, fits: frozenset[str], maybe: frozenset[str], of: str
 ) -> Iterator[Finding]:
-    """Yield the types that do not fit. For the types in `maybe`, only some values fit."""
+    """Yield a finding if the field can have types that do not fit.
+
+    `maybe` contains the types of which only some values fit.
+    """
     if wrong := sorted(found.types - fits):
         is_never = not found.types & (fits | maybe)
         yield Finding(f"{name} must be a {of}, but can be {' or '.join(wrong)} in the schema", is_never)
@@ -160,7 +162,7 @@ def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
 
 
 def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
-    """Yield the conflicts with a schema's first message, in which every field may be absent."""
+    """Yield the conflicts with the first message in a schema, in which any field can be absent."""
     descriptor = message_class(compiled(text), [0]).DESCRIPTOR
     for field in source.contract.fields:
         wanted = Wanted(field.column, field.path, field.type.value, field.required, field.scale)
@@ -168,7 +170,7 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         if not found.is_there and field.required:
             yield Finding(f"{field.name} is required, but the schema lacks it")
         elif found.is_open and field.required:
-            yield Finding(f"{field.name} is required, but in the schema it may be absent", breaks=False)
+            yield Finding(f"{field.name} is required, but can be absent in the schema", breaks=False)
         elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
             yield Finding(
                 f"{field.name} must be a {field.type.value}, but has a different type in the schema"

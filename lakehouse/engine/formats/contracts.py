@@ -53,7 +53,7 @@ Tree = Mapping[str, "Leaf | Tree"]
 
 
 def schema_of_contract(source: Source, format_: str) -> Registered:
-    """Return a source's contract as a schema in the given format. For json, it is a JSON Schema.
+    """Return a source's contract as a schema in the given format (for json, a JSON Schema).
 
     Raises SettingsError for a field name that the format does not allow.
     """
@@ -70,14 +70,14 @@ def subject_of(topic: str) -> str:
 
 
 def name_of(source: Source) -> str:
-    """Return the name for a source's record type: metrics_events becomes MetricsEvents."""
+    """Return the record type's name for a source: metrics_events becomes MetricsEvents."""
     return "".join(word.capitalize() for word in re.split(r"[^A-Za-z0-9]+", source.table))
 
 
 def tree_of(contract: Contract) -> Tree:
     """Return a contract's fields, with objects as nested trees.
 
-    Raises SettingsError for a field that is also an object with fields, which no schema can express.
+    Raises SettingsError if a name is used for both a field and an object, which no schema can express.
     """
     leaves = {field.path: Leaf(field, field.required) for field in contract.fields}
     leaves.setdefault(contract.event_time_path, Leaf(None, required=False))
@@ -102,7 +102,7 @@ def _both(path: Sequence[str]) -> SettingsError:
 
 
 def is_required(node: Leaf | Tree) -> bool:
-    """Return whether records must contain a field, or any field inside it."""
+    """Return whether a field is required; an object is required if any field inside it is."""
     return node.required if isinstance(node, Leaf) else any(map(is_required, node.values()))
 
 

@@ -1,8 +1,8 @@
 """Decode records in formats other than JSON, with schemas from a registry.
 
 A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze stores the original bytes.
-Before silver, a replay or a rebuild validates records, `decoded` adds the columns listed in
-`lakehouse.engine.records.decoding`. Only the contract decides whether fields are valid.
+Before records are validated by silver, a replay or a rebuild, `decoded` adds the columns listed in
+`lakehouse.engine.records.decoding`. Validity then depends only on the contract.
 
 | rule | broken by |
 | --- | --- |
@@ -33,9 +33,9 @@ from lakehouse.streams.definition import Source
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
     """Return bronze rows with the decoded columns for validation; for JSON, return them unchanged.
 
-    `lake` is the root directory in which schemas are stored; if it is None, they are not stored. For Avro and
-    Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids. Raises
-    RegistryError if a schema is unknown and the registry does not answer.
+    Schemas are stored in the lake with the root directory `lake`; if it is None, they are not stored. For
+    Avro and Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids.
+    Raises RegistryError if a schema is unknown and the registry does not answer.
     """
     if source.key_form.kind == "avro":
         rows = keys.decoded(rows, source, lambda them, of, decode: _looked_up(them, of, lake, decode))
@@ -54,7 +54,7 @@ def _looked_up(
     lake: str | None,
     decode: keys.Decode,
 ) -> DataFrame:
-    """Return the rows decoded with the schemas that their values name."""
+    """Decode each row with the schema whose id its value contains."""
     spark, store = rows.sparkSession, store_of(lake, source.registry.url if lake is None else "")
     ids = wire.ids_in(rows, store.known(spark))
     found = store.look_up(spark, source.registry, ids.possible)

@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return an encoder for JSON records. `schema` is the contract's schema, registered with this id."""
+    """Return an encoder for JSON records. `schema` is the contract's schema, registered as `schema_id`."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 
@@ -152,9 +152,9 @@ def _loads(value: bytes) -> Any:
 
 
 def _values(record: Any, tree: Tree, of: Callable[[Leaf, Any], Any]) -> Mapping[str, Any]:
-    """Return a record's fields in the tree's order, without the fields that the record lacks."""
+    """Return the fields of a record in the tree's order, omitting fields that the record lacks."""
     if unknown := record.keys() - tree.keys():
-        raise ValueError(f"the schema has no {', '.join(unknown)}")
+        raise ValueError(f"the schema lacks these fields: {', '.join(unknown)}")
     return {
         name: of(node, record[name]) if isinstance(node, Leaf) else _values(record[name], node, of)
         for name, node in tree.items()

@@ -33,8 +33,8 @@ def decoded(
 ) -> DataFrame:
     """Return bronze rows with the columns that `lakehouse.engine.records.deletions` needs for Avro keys.
 
-    `looked_up` decodes a frame's values with the schemas that they name. Only the keys of records without a
-    value are read.
+    `looked_up` decodes each value in a frame with the schema whose id it contains. Only the keys of records
+    without a value are read.
     """
     key = F.when(F.col("value").isNull(), F.col("key"))
     aside = rows.withColumns({_ASIDE: F.col("value"), "value": key})
@@ -46,7 +46,10 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are the keys. It has two fields for the id, one text and one number."""
+    """Return a source that treats keys as records.
+
+    It has two optional fields for the id: one for text and one for a number.
+    """
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)
@@ -80,7 +83,7 @@ def _id() -> Column:
 
 
 def _refused(source: Source) -> Column:
-    """Return the reason for refusing a key, or null if there is none. The reason quotes the key."""
+    """Return the reason for refusing a key, including the key itself, or null if the key is accepted."""
     first = F.get(decoding.REFUSED, 0)
     said = F.concat(
         F.lit("a deletion's key, "),

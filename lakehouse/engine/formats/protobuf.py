@@ -44,7 +44,7 @@ _NO_COMPLAINT = re.compile(
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Decode records with these schemas, adding the columns listed in `records.decoding`."""
+    """Decode records with the given schemas, and add the columns listed in `records.decoding`."""
     for step in _steps(source, tuple(schemas.items())):
         rows = step.added_to(rows)
     return rows
@@ -52,7 +52,7 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, schemas: tuple[tuple[int, Registered], ...]) -> tuple[Columns, ...]:
-    """Return the columns to add in each step of decoding records with these schemas."""
+    """Return the columns that each decoding step adds to records with these schemas."""
     usable, refused = dict[int, bytes](), wire.not_framed()
     for one, schema in schemas:
         is_of = wire.first_bytes() == F.lit(wire.header(one))
@@ -115,7 +115,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return a schema's file descriptors, or the reason (as text) why the schema cannot be used."""
+    """Return a schema's serialized file descriptors, or text that says why the schema cannot be used."""
     if schema.kind != "PROTOBUF":
         return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:
@@ -131,7 +131,7 @@ def compiled(text: str) -> bytes:
     """Return the file descriptor set for a schema's text. The schema's own file is last.
 
     The text is protoc input, or a file descriptor in Base64. Raises ValueError with protoc's first error if
-    the text is neither, and also if the text is too long or takes too long to compile.
+    the text is neither, and ValueError if the text is too long or compiling it exceeds a limit.
     """
     content = text.encode()
     if len(content) > _MOST_TEXT:

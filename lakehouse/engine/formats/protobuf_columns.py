@@ -25,11 +25,11 @@ from lakehouse.engine.formats.protobuf_kinds import (
 )
 
 Convert = Callable[[Any], Any]
-"""Converts a message's value to the contract's type. Raises UnfitError."""
+"""Converts a field's value to the contract's type. Raises UnfitError if the value does not fit."""
 Take = Callable[[FieldDescriptor], Convert | None]
-"""Returns the converter for a field's values, or None if they cannot be converted."""
+"""Returns a function that converts a field's values, or None if its type cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Returns a field's values from messages (None if absent or invalid) and, keyed by position, the errors."""
+"""Returns a field's values (None if absent or invalid), and the errors keyed by the message's position."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
 _END_OF_WHOLE = 1e16  # from this value on, a double has an exponent in JSON
@@ -78,7 +78,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return access to the field at a path, even if the field is missing or has an unsuitable type."""
+    """Return access to the field at a path, even if the field does not exist or has an unsuitable type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -96,7 +96,7 @@ def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
 def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Get:
     """Return a function that gets a field's values from messages."""
     *outer, last = steps
-    # An absent field reads as the type's zero, but an absent enum reads as the enum's first value.
+    # Reading an absent field returns its type's zero value; for an enum, this is the enum's first value.
     by_value = not outer and last.message_type is None and last.enum_type is None
     by_value = by_value or not (outer or last.has_presence)
 
@@ -151,7 +151,7 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return a function that finds the converter from a field to the contract's type, if there is one.
+    """Return a function that finds the converter from a field's type to the contract's type, if there is one.
 
     Text is not decoded: it remains bytes. Without `json`, the values of JSON fields are not converted.
     """

@@ -1,8 +1,8 @@
-"""Write records as JSON for validation if their typed columns do not prove them valid.
+"""Write records as JSON for validation, if their typed columns do not prove them valid.
 
-The JSON contains only the contract's fields, so no other field can make a record invalid. If a field holds an
-object or array instead of the contract's type, an empty object or array is written. If a JSON field's values
-are already a column, the JSON only shows that the field is present.
+The JSON contains only the contract's fields, so no other field can make a record invalid. If a field contains
+an object or array instead of a value of the contract's type, an empty object or array is written. If a JSON
+field already has a typed column, its value in this JSON only shows that the field is present.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lakehouse.engine.formats.protobuf_kinds import (
 )
 
 EVENT_TIME = "event_time"
-"""The event time's column name, and the name of its type in this module."""
+"""The column name of the event time; this module also uses it as the name of the event time's type."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
 _EXPECTED = {
     "string": "a string",
@@ -54,7 +54,7 @@ _EXPECTED = {
 
 @dataclass
 class _Node:
-    """A name in the contract's paths: the field that ends there, if there is one, and the names below it.
+    """A name in the contract's paths, with the field whose path ends there, if any, and the names below it.
 
     `is_column` means that the field's values are already a column.
     """
@@ -73,7 +73,7 @@ class Examined:
     """A JSON writer for messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Create a writer for the contract's fields and the event time, each with access to its values."""
+        """Create a writer for the contract's fields and the event time, given access to their values."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -176,7 +176,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, reduced to what the validation of its contract type needs."""
+    """Return a value as JSON, reduced to what is needed to validate it as the contract's type."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":
@@ -192,8 +192,8 @@ def _text(type_: str, text: str) -> str:
     if type_ == "json":
         return "null" if text.strip(" \t\r\n") == "null" else "{}"
     if type_ == "decimal" and NUMBER.fullmatch(text):
-        # No valid decimal has so many digits. A final 1 replaces the other digits, which may not all be
-        # zeros.
+        # No valid decimal has this many digits. A final 1 replaces the remaining digits, because they might
+        # not all be zeros.
         return text if len(text) <= _LONGEST_NUMBER else f"{text[: _LONGEST_NUMBER - 1]}1"
     return quoted(text if type_ == "string" else text[:_LONGEST_TEXT])
 

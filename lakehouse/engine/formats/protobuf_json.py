@@ -43,7 +43,7 @@ _WHOLE_DOUBLES = 2**53
 _NANOS = 1_000_000_000
 _PATH = re.compile(r"[a-z0-9]*(?:_[a-z0-9]+)*(?:\.[a-z0-9]*(?:_[a-z0-9]+)*)*")
 quoted: Callable[[str], str] = json.encoder.encode_basestring
-"""Writes text as JSON, with no more escapes than necessary."""
+"""Writes text as a JSON string, with no more escapes than necessary."""
 
 
 @dataclass
@@ -75,8 +75,8 @@ Write = Callable[[_Out, Any], None]
 class JsonOf:
     """A JSON writer for the values of a schema's fields.
 
-    `types` contains the schema's declared types, and `parsed` contains the types for parsing, in which text
-    is bytes.
+    `types` contains the types as the schema declares them. `parsed` contains the types used for parsing, in
+    which text is bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:
@@ -294,7 +294,7 @@ def duration_text(duration: Any) -> str:
 
 
 def _fraction(nanos: int) -> str:
-    """Return a fraction of a second with the fewest possible digits: 0, 3, 6 or 9."""
+    """Return the fraction of a second for JSON, with the fewest possible digits: 0, 3, 6 or 9."""
     digits = f"{nanos:09}"
     while digits.endswith("000"):
         digits = digits[:-3]

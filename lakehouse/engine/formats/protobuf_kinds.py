@@ -88,7 +88,7 @@ def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
 
 
 def value_of(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field `value` in a field's message type, which is a wrapper or a map entry."""
+    """Return the field `value` of a message field's type, which is a wrapper or a map entry."""
     if field.message_type is None:
         raise TypeError(f"{field.full_name} is not a message field")
     return field.message_type.fields_by_name["value"]

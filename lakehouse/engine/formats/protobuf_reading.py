@@ -11,9 +11,9 @@ memory use, a record that would take more than 256 MiB once parsed is also refus
 A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
 index of each nested message in its outer message. The schema's id is followed by the number of indexes and
 then the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
-(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if some number would be
-negative as a zigzag varint. All others are read as zigzag varints, although some of them, such as `02 02`,
-could be either.
+(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if zigzag decoding would
+produce a negative number. All others are read as zigzag varints, although some of them, such as `02 02`, are
+valid in both encodings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.engine.formats.protobuf_kinds import UnfitError, text_of
 from lakehouse.engine.formats.protobuf_types import Types, tree_of
 from lakehouse.engine.formats.protobuf_weight import Scale, most_per_byte
 
-_MOST_BYTES, _MOST = 64, 32  # the maximum numbers of bytes and indexes; compilers refuse deeper nesting
+_MOST_BYTES, _MOST = 64, 32  # the maximum number of bytes, and of indexes; compilers refuse deeper nesting
 _CONTINUES = 0x80
 
 
@@ -97,7 +97,7 @@ class Reading:
     _readers: dict[tuple[int, tuple[int, ...]], _Reader] = field(default_factory=dict)
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Return a struct of `type` for each value, or null for a value that names none of the schemas."""
+        """Return a struct of `type` for each value, or null for a value with none of these schema ids."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         parts, order = list[pa.StructArray](), list[pa.Array]()
         for first, places in self._groups(values):
@@ -157,11 +157,13 @@ class Reading:
             why = f"schema {schema_id} cannot be used: {type(error).__name__}"
             return _refused(self.type, len(bodies), why)
         if reader is None:
-            return _refused(self.type, len(bodies), f"the value names no message in schema {schema_id}")
+            return _refused(
+                self.type, len(bodies), f"schema {schema_id} does not contain the value's message type"
+            )
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
-        """Return the reader for the message type that a header names, or None if there is no such type."""
+        """Return the reader for the message type in a header, or None if there is no such type."""
         found = indexes_of(index)
         if found is None:
             return None
@@ -199,7 +201,7 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs for records that are passed without their headers."""
+        """Return the structs for records, given without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -267,7 +269,7 @@ class _Reader:
     def _to_examine(
         self, message: Message, unfit: Mapping[Wanted, UnfitError]
     ) -> tuple[str, list[dict[str, str]] | None]:
-        """Return a record as JSON, and the reasons for refusing it that the JSON does not show, if any."""
+        """Return a record as JSON, and any reasons for refusing the record that the JSON does not show."""
         body, more = self._examined.body(message)
         reasons = [
             {"rule": why.rule, "column": one.column, "message": f"{one.name} {why.what}"}
@@ -303,7 +305,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column and, keyed by position, its errors. Absent and invalid values are null."""
+    """Return a field's values and, keyed by position, its errors. Absent and invalid values are null."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}
@@ -337,7 +339,7 @@ def _all(count: int, *, is_so: bool) -> pa.Array:
 
 
 def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
-    """Return the structs for refused records, with the reason."""
+    """Return `count` structs for records that are refused for the reason `why`."""
     nothing = {one.name: pa.nulls(count, one.type) for one in type_}
     nothing["proven"], nothing["refused"] = _all(count, is_so=False), pa.array([why] * count)
     return pa.StructArray.from_arrays(list(nothing.values()), fields=list(type_))

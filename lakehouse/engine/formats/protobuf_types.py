@@ -23,12 +23,12 @@ from google.protobuf.message_factory import GetMessageClass
 from lakehouse.engine.formats.protobuf_kinds import kind_of, named
 
 Tree = Mapping[str, "Tree"]
-"""The names on paths, each with the names below it."""
+"""A tree of the names on paths: each name is mapped to the names below it."""
 _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types in one schema. In its file descriptor set, the schema's own file is last."""
+    """The message types in one schema, given as a file descriptor set whose last file is the schema's own."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -58,7 +58,7 @@ class Types:
         return self.declared.FindMessageTypeByName(".".join(names))
 
     def narrowed(self, declared: Descriptor, tree: Tree) -> Descriptor:
-        """Return a type that parses messages of a declared type, limited to the fields of a tree."""
+        """Return a type that parses messages of a declared type, but only the fields in a tree."""
         return self.parsed.FindMessageTypeByName(self._narrowed(declared, tree))
 
     def _narrowed(self, declared: Descriptor, tree: Tree) -> str:
@@ -100,7 +100,10 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return a tree's fields, keyed by number, and all fields in the same oneofs, which unset each other."""
+    """Return the fields of a tree by number, plus all fields in the same oneofs.
+
+    The fields of a oneof are kept together, because setting one of them clears the others.
+    """
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:

@@ -20,7 +20,7 @@ _CONTINUES, _LONGEST = 0x80, 63
 
 
 def most_per_byte(parsed: Descriptor) -> float:
-    """Return the maximum memory, in bytes, per byte of a record. The outermost message does not count."""
+    """Return the maximum memory, in bytes, per byte of a record, not counting the outermost message."""
     known, waiting = dict[str, Descriptor](), [parsed]
     while waiting:
         for one in waiting.pop().fields:
@@ -63,7 +63,7 @@ class Scale:
     def _inner(
         self, body: bytes, place: int, end: int, parsed: Descriptor
     ) -> Iterator[tuple[int, int, Descriptor]]:
-        """Yield the messages in a message, each with its start and end. For a group, the two are equal."""
+        """Yield the messages nested in a message, each with its start and end (equal for a group)."""
         groups: list[Descriptor | None] = [parsed]
         while place < end and groups:
             tag, place = _varint(body, place, end)

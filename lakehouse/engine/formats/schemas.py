@@ -6,7 +6,7 @@ A damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
 micro-batch requests new ids on one connection, and stops after `MOST_MISSING` ids without a schema. Values
-that only seem to begin with an id therefore cost only a few requests, however many such values there are.
+that only seem to begin with an id therefore cause only a few requests, regardless of their number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_MISSING = 20
 MISSING_FOR_S = 60.0
 """The time, in seconds, before an id without a schema is requested again."""
 MOST_REMEMBERED = 1_000
-"""The maximum number of ids without a schema that are remembered. Beyond it, the oldest are forgotten."""
+"""The maximum number of remembered ids without a schema. If there are more, the oldest are forgotten."""
 
 Schemas = Mapping[int, Registered]
 """Schemas, keyed by id."""
@@ -58,7 +58,7 @@ class Found:
 
 @lru_cache(maxsize=16)
 def store_of(lake: str | None, url: str) -> SchemaStore:
-    """Return this process's store for a lake's schemas or, without a lake, for the registry at this URL."""
+    """Return this process's schema store for a lake or, if `lake` is None, for the registry at this URL."""
     del url
     return SchemaStore(lake)
 
@@ -67,9 +67,10 @@ on_forget(store_of.cache_clear)
 
 
 class SchemaStore:
-    """The schemas of one registry, stored in this process and in a lake (None: only in this process).
+    """The schemas of one registry, cached in this process and in a lake.
 
-    `now` returns a monotonic time in seconds. Thread-safe.
+    `lake` is the lake's root directory, or None to use only this process. `now` returns a monotonic time in
+    seconds. Thread-safe.
     """
 
     def __init__(self, lake: str | None, *, now: Callable[[], float] = time.monotonic) -> None:

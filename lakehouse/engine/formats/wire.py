@@ -18,13 +18,13 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. Further ids are assumed to be arbitrary bytes."""
+"""The maximum number of ids that a micro-batch looks up. Any others are assumed to be arbitrary bytes."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
 
 class Ids(NamedTuple):
-    """The schema ids in records: the ids to look up, and whether some ids are impossible."""
+    """The schema ids in records: the ids to look up, and whether there are ids that no registry assigns."""
 
     possible: list[int]
     has_impossible: bool
@@ -56,9 +56,9 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the first MOST_IDS schema ids in records.
+    """Return up to MOST_IDS schema ids from records, known ids first.
 
-    Known ids come first, and within both groups the most frequent.
+    Among the known ids, and among the others, the most frequent ids come first.
     """
     possible = F.when(_is_possible(), first_bytes()).otherwise(F.lit(MAGIC))
     named = rows.select(F.when(is_framed(), possible).alias("it")).where("it IS NOT NULL")
@@ -93,7 +93,7 @@ def refusal(rule: str, message: str) -> Column:
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons for refusing a value. If its id is in `missing`, that message replaces the reasons.
+    """Return the reasons for refusing a value; for an id in `missing`, use the message given there instead.
 
     An impossible id gets its own message. `refused` contains the reasons found so far, or null if there are
     none.

@@ -421,7 +421,7 @@ def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession
     large = of_id(("any", {"type": "array", "items": item}))
     values = (ID + long(count) + b"\x02" * count + b"\x00" + TIME for count in (100, 10_000))
     (_, none), (_, reasons) = judged(spark, WITH_ANY, [(large, value) for value in values])
-    said = "the value may have too many items: at most 1,135 bytes are allowed with schema 1"
+    said = "the value could have too many items: with schema 1, at most 1,135 bytes are allowed"
     assert (none, reasons) == ([], [("undecodable", None, said)])
 
 

@@ -116,7 +116,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
             "avro",
             NULLABLE,
             [
-                "warning: serviceId is required, but in the schema it may be absent or null",
+                "warning: serviceId is required, but can be absent or null in the schema",
                 "breaks: metricName must be a string, but can be int in the schema",
                 "breaks: value is required, but the schema lacks it",
             ],
@@ -131,7 +131,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
         (
             "json-schema",
             OF_JSON,
-            ["warning: value is required, but in the schema it may be absent or null"],
+            ["warning: value is required, but can be absent or null in the schema"],
             0,
         ),
     ],

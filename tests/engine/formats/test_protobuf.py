@@ -116,7 +116,7 @@ def test_indexes_of_older_serializers_are_read_and_hostile_ones_name_no_message(
     found = judged(spark, {1: SIMPLE}, values)
 
     assert found[: len(named)] == [({"id": "i"}, [])] * 2
-    refusal = ("undecodable", None, "the value names no message in schema 1")
+    refusal = ("undecodable", None, "schema 1 does not contain the value's message type")
     assert [reasons for _, reasons in found[len(named) : -len(other)]] == [[refusal]] * len(unnamed)
     assert found[-len(other) :] == [({"id": "o"}, [])] * 3
 

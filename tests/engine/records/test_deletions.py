@@ -180,7 +180,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             refused(
                 "trailing_bytes",
                 "a deletion's key, 00000000080278, cannot be read as Avro: extra bytes follow the record "
-                "with schema 8",
+                "(schema 8)",
             ),
         ),
         (
