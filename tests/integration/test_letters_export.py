@@ -182,6 +182,6 @@ def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
     assert len(pipeline.rows_of(settings, pipeline.DEAD_LETTERS)) == 5
     (notice,) = said
     assert notice.startswith(
-        f"export.transactions_dead_letters: letters not sent to {settings.kafka.dead_letter_topic} because "
+        f"export.transactions_dead_letters: dead letters not sent to {settings.kafka.dead_letter_topic} "
     )
     assert " times: 1. They remain in " in notice

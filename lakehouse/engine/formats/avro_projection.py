@@ -23,7 +23,7 @@ from lakehouse.streams.contract import Contract, FieldType
 MOST_TYPES = 10_000
 """The maximum number of types in a contract's fields. Each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum size, in bytes, of a `fixed` type in a contract's fields. Avro allocates it before reading."""
+"""The maximum size of a `fixed` type in a contract's fields. Avro allocates all of it before reading."""
 MOST_MEMORY = 512 << 20
 """The maximum memory, in bytes, for a value's arrays and maps."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"

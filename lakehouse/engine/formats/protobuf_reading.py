@@ -113,7 +113,7 @@ class Reading:
         return pa.concat_arrays(parts).take(pc.index_in(pa.array(range(len(values)), places.type), places))
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[bytes, pa.Array]]:
-        """Yield each header with a known schema, and the positions of all values with this header."""
+        """Yield each header with a known schema id, and the positions of all values that start with it."""
         beginnings = pc.binary_slice(values, 0, _HEADER + 1)
         longer: dict[bytes, list[int]] = {}
         for first in pc.unique(beginnings).to_pylist():

@@ -2,11 +2,11 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
 Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when the
-record's micro-batch was written. If the clock is not past the table's greatest `ingested_at`, that value plus
-one microsecond is used, so `ingested_at` increases with each commit. The commit also records `ingested_at` as
+record's micro-batch was written. It increases with each commit: if the clock is not later than the greatest
+`ingested_at` in the table, that value plus one microsecond is used. The commit also records `ingested_at` as
 the transaction `bronze.<table> landed`, in microseconds since 1970. Times are UTC. If Kafka's timestamp is -1
 (none) or outside the years 1900 to 9998, `timestamp` is null and `raw_timestamp` contains the number. A rerun
-writes no record twice, because the commit that adds records also stores their end offsets.
+writes no record twice, because each commit also records the offsets at which its records end.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
-    """Return the move that records a landing time in bronze table `name`, in microseconds since the epoch.
+    """Return the move that records a landing time for bronze table `name`, in microseconds since the epoch.
 
-    The time is `now` or, if later, one microsecond after `landed`, the last recorded landing time (None if
-    the table has none).
+    The time is `now` or, if that is not later than the last recorded landing time, one microsecond after it.
+    `landed` is the last recorded landing time, or None if the table has none.
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
@@ -162,12 +162,13 @@ class _Landing(Step):
         return self._append(again, now)
 
     def _landing(self, now: datetime) -> Move:
-        """Return the move for the next landing.
+        """Return the move that records the next landing time.
 
-        It makes the commit fail if another process has landed records.
+        The move makes the commit fail if another process has landed records in the meantime.
 
-        A table without a recorded landing may contain another writer's rows, or may be a restored version.
-        Then the greatest `ingested_at` in its rows counts as the last landing.
+        If the table has no recorded landing time, another program may have written its rows, or an older
+        version may have been restored. In that case, the greatest `ingested_at` in the table counts as the
+        last landing time.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

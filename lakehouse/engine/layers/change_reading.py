@@ -21,7 +21,8 @@ from lakehouse.storage.tables import Position, Progress
 class FeedBatch(Batch):
     """A micro-batch of a table's change feed: all changes in `span`.
 
-    `lost` is the last version whose changes were removed before they were sent, or None if no changes were.
+    `lost` is the last version whose changes were removed before they were sent, or None if no changes were
+    removed.
     """
 
     span: Span
@@ -46,9 +47,9 @@ class ChangeReading:
         self._until: int | None = None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Start at the query's recorded progress.
+        """Start at the query's recorded progress (`done`).
 
-        The first read ends at `ahead`, the end of a killed micro-batch.
+        If a micro-batch was killed, `ahead` is its end, and the first read ends there.
         """
         self.position, self._ahead = None if done is None else done.position, ahead
 
@@ -59,7 +60,7 @@ class ChangeReading:
     def next(self, *, max_bytes: int) -> Part | None:
         """Return the next changes, or None if there are none.
 
-        Raises PositionError if the table was recreated, or was replaced by an older copy.
+        Raises PositionError if the table was recreated or replaced by an older copy.
         """
         snapshot = tables.snapshot(self._spark, self._path)
         newest = tables.version_in(snapshot)
@@ -86,7 +87,7 @@ class ChangeReading:
         return None
 
     def batch(self, part: Part) -> FeedBatch:
-        """Return the part's changes, with _change_type, _commit_version and _commit_timestamp."""
+        """Return the changes in a part, including _change_type, _commit_version and _commit_timestamp."""
         if not part.first.is_beginning:
             first, last = part.first.version, part.end.version - 1
             return self._batch(part, tables.read_changes(self._spark, self._path, first, last))
@@ -95,10 +96,10 @@ class ChangeReading:
         return self._batch(part, as_inserted(part.frame(self._spark, self._path), version, at))
 
     def rest(self, first: Position) -> FeedBatch | None:
-        """Return all changes from a position onward, or None if no file is missing.
+        """Return the changes from a position onward despite missing files, or None if no file is missing.
 
-        Up to the last version with a missing file, the newest state of each row in the remaining files
-        replaces the changes, and deletions are unknown.
+        Up to the last version with a missing file, the newest state of each row that is still present is
+        returned instead of the changes. Deletions up to that version cannot be returned.
         """
         spark, path = self._spark, self._path
         end = tables.version_of(spark, path) + 1
@@ -128,5 +129,5 @@ class ChangeReading:
         )
 
     def advance(self, position: Position) -> None:
-        """Continue from a position."""
+        """Continue reading from a position."""
         self.position, self._ahead = position, None

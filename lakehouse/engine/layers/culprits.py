@@ -1,7 +1,7 @@
 """Bisect a micro-batch to find the records that make a step fail.
 
-The search ends after ten results or 200 tries. A result is a single record, or a range that fails although
-neither of its halves does, because its records fail only together.
+The search ends after ten results or 200 tries. A result is a single record, or a range of records that fail
+only together, so that neither half fails alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be validated, or None if there are none or the rows cannot be read.
+    """Return the bronze rows that cannot be validated, or None if there are none or bronze cannot be read.
 
     Raises LakehouseError if validation needs a service that is unavailable, such as a schema registry.
     """
@@ -68,7 +68,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Search a range for culprits. Return whether it contains one, or may contain one."""
+        """Search a range for culprits. Return whether the range contains a culprit, or could contain one."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

@@ -1,12 +1,12 @@
 """Export: send gold's change feed to a topic and other stores, using the sinks in `lakehouse.sinks`.
 
 Each micro-batch of the change feed sends the newest state of every changed row. A row is sent first to the
-lead store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key
-are sent in version order and, within a version, in the order of their table keys. A deleted row is sent as a
-null value. A row that is too large for the lead is sent only to the sinks, and is recorded in
-ops.unsent_rows. A sink that has lost rows, or was unavailable or full, receives the missing rows later, and
-neither the lead nor other sinks wait for it. The lake records that the sink lacks rows, and the export's
-periodic work fails until they are written.
+lead store, Kafka, exactly once for a read-committed consumer, and then to each sink. Rows with the same
+message key are sent in version order and, within a version, in the order of their table keys. A deleted row
+is sent as a null value. A row that is too large for Kafka is sent only to the sinks, and is recorded in
+ops.unsent_rows. If a sink has lost rows, or was unavailable or full, it receives the missing rows later,
+while Kafka and the other sinks continue. The lake records that the sink lacks rows, and the export's periodic
+work fails until the sink has accepted them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 class _Export(Step):
-    """A step that sends one gold table's changes, and periodically refills sinks that lack rows."""
+    """A step that sends the changes of one gold table, and periodically refills sinks that lack rows."""
 
     layer = "export"
 
@@ -118,8 +118,7 @@ class _Export(Step):
     def _rest_from(self, first: Position, error: Exception) -> FeedBatch:
         """Return the changes that remain after VACUUM has removed files.
 
-        Raises TableError unless resending rows is allowed. Re-raises `error` unchanged if it has another
-        cause.
+        Raises TableError unless resending rows is allowed. If `error` has another cause, raises it unchanged.
         """
         rest = self._reading.rest(first) if are_files_gone(error) else None
         if rest is None:
@@ -156,7 +155,7 @@ class _Export(Step):
     def tick(self, now: datetime) -> BatchResult:
         """Fill the sinks that lack rows.
 
-        If none is known to lack rows, for example after a failure, fill all.
+        If it is not known which sinks lack rows, for example after a failure, fills all of them.
 
         Tries every sink before raising SinkTroubleError for one that did not accept its rows.
         """
@@ -174,14 +173,14 @@ class _Export(Step):
         return BatchResult(sum(filled.values()), filled)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all stores."""
         if self._lead is not None:
             self._lead.close()
         for sink in self._sinks:
             sink.close()
 
     def _noted(self) -> Noted:
-        """Return the export's progress, as recorded by the lead."""
+        """Return the export's recorded progress, including the part that the lead has recorded."""
         spark, path, table, lead = self._lake.spark, self._path, f"gold.{self._table.name}", self._lead
         if lead is None:
             return Noted(spark, path, table, None, None, None)

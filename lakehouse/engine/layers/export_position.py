@@ -19,11 +19,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """An export's starting point, the end of its next micro-batch, and the sinks that may be behind.
+    """The position at which an export starts, the end of its next micro-batch, and the sinks to fill.
 
-    `progress` is None if nothing has been sent. `ahead` is the position where the next micro-batch must end,
-    because an earlier attempt was killed or because the micro-batch cannot be split; None means that it may
-    end anywhere. `behind` names the sinks that may lack rows; None means all sinks.
+    `progress` is None if nothing has been sent. `ahead` is the position at which the next micro-batch must
+    end, because an earlier attempt was killed or because the micro-batch cannot be split; None means that it
+    can end anywhere. `behind` names the sinks that might lack rows; None means all sinks.
     """
 
     progress: Progress | None
@@ -31,7 +31,7 @@ class Begun:
     behind: frozenset[str] | None
 
     def is_behind(self, sink: str) -> bool:
-        """Return whether a sink may lack rows that were sent."""
+        """Return whether a sink might lack rows that were sent."""
         return self.behind is None or sink in self.behind
 
 
@@ -39,8 +39,8 @@ class Begun:
 class Noted:
     """The recorded progress of exporting the table at `path` to `topic` (None if there is no topic).
 
-    `table` is the table's qualified name, `in_topic` is the progress recorded in the topic, and `sliced` is
-    the last micro-batch that was sent in slices.
+    `table` is the qualified name of the table. `in_topic` is the progress recorded in the topic. `sliced` is
+    the range of the last micro-batch that was sent in slices.
     """
 
     spark: SparkSession
@@ -53,9 +53,12 @@ class Noted:
     def begun(self, permitted: Permitted) -> Begun:
         """Return the point where the export resumes.
 
-        If only the topic contains the progress, other sinks may lack the last micro-batch, so they are filled
-        again. Raises PositionError if a different table's rows were sent, unless resending everything is
-        allowed, and if this lake is a copy whose original has sent rows, unless the copy is being adopted.
+        If the progress is recorded only in the topic, the sinks might lack the last micro-batch, so they are
+        filled again.
+
+        Raises PositionError if rows of a different table were sent, unless resending everything is allowed.
+        Also raises it if this lake is a copy and the original lake has sent rows, unless the copy is being
+        adopted.
         """
         sender = tables.sent_as(self.spark, self.path)
         in_topic, in_lake = self._of_topic(permitted), self._of_lake()
@@ -89,11 +92,12 @@ class Noted:
         return noted if noted is not None and self._is_this(noted) else None
 
     def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
-        """Return the point where a copy resumes.
+        """Return the point where the export resumes in a copy of a lake.
 
-        One micro-batch covers all changes since the lake was copied, because the original may have sent newer
-        states of the rows than the copy's first new versions contain. The rows in other stores have the
-        original's versions, so these stores receive all rows again, as a new generation.
+        One micro-batch covers all changes since the lake was copied, because the original lake may have sent
+        newer states of the rows than the copy's first new versions contain. The other stores contain rows
+        with version numbers from the original lake, so all rows are sent to these stores again, as a new
+        generation.
         """
         if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):
             raise self._of_another_lake(sender, sent_before)

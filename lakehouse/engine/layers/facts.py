@@ -19,9 +19,9 @@ from lakehouse.streams.contract import OWN_TIME
 class Facts:
     """The row counts of a validated micro-batch, and its time bounds in microseconds (None if unknown).
 
-    `dead` counts the refused rows, and `closed` counts those whose letters are closed. `own_us` is the
-    greatest own event time of the accepted records, and `least_us` is their earliest event time. All records
-    landed between `first_us` and `landed_us`.
+    `dead` counts the refused records, and `closed` counts those whose dead letters are closed. `own_us` is
+    the greatest event time that accepted records themselves contain, and `least_us` is the earliest event
+    time of any accepted record. All records landed between `first_us` and `landed_us`.
     """
 
     rows: int

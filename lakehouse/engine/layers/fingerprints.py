@@ -1,4 +1,4 @@
-"""Fingerprints of ids in the driver's memory, for finding possible repeats and the days to search.
+"""Fingerprints of record ids, kept in memory to find possible repeats and the days to search for them.
 
 A fingerprint is a 64-bit number: 48 bits of a hash, followed by a 16-bit day
 (`lakehouse.engine.records.identity.fingerprint`). Ten million fingerprints take 80 MB.
@@ -50,7 +50,7 @@ class Fingerprints:
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the sorted days of the collection's fingerprints whose hashes are among the given ones."""
+        """Return the sorted days of the fingerprints in the collection that have one of the given hashes."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -67,7 +67,7 @@ def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
 
 
 def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
-    """Return the time spans (UTC) covered by ascending days, joining adjacent days. None means no limit."""
+    """Return the time spans (UTC) covered by ascending days, joining adjacent days. None means unlimited."""
     found: list[tuple[int, int]] = []
     for day in days:
         if found and day == found[-1][1] + 1:

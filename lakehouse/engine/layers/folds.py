@@ -30,12 +30,12 @@ from lakehouse.streams.definition import (
 _HOUR = timedelta(hours=1)
 
 Keyed = tuple[DataFrame, Sequence[str]]
-"""A frame with keys, and the names of the key columns."""
+"""A frame that contains keys, and the names of its key columns."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a micro-batch's partials.
+    """Facts about the partials (preaggregated rows) of a micro-batch.
 
     `rows` counts the clean rows. `reached` is the greatest event time, `first` and `last` are the first and
     last time of the partials, and `hours` are the hours in between that contain rows. Times are UTC. A time
@@ -70,10 +70,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Given:
-    """A fold's input besides the partials and the current rows.
+    """The input of a fold, apart from the partials and the current rows.
 
     `front` is the greatest event time merged so far (UTC), or None if nothing has been merged. `left`
-    contains the keys of rows that silver has lost or changed; it is None if there are no such rows.
+    contains the keys of rows that were removed or changed in silver; it is None if there are no such rows.
     """
 
     facts: Facts
@@ -117,17 +117,17 @@ def folded(
 
 
 def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: bool) -> list[Keyed]:
-    """Return the keys whose rows in a side table may have to be deleted.
+    """Return the keys whose rows in a side table might have to be deleted.
 
-    Without such keys, the side table's new rows are simply upserted. `is_again` means that an earlier attempt
-    wrote the side table but not the main table, which may have changed since then.
+    If there are no such keys, the side table's new rows are simply upserted. `is_again` means that an earlier
+    attempt wrote the side table but not the main table, which may have changed since then.
     """
     found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
     return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
 
 
 def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequence[Keyed]) -> DataFrame:
-    """Return a side table's new rows that differ from its current rows, and the rows to mark as deleted.
+    """Return the new rows of a side table that differ from its current rows, and the rows to mark as deleted.
 
     `every` contains all current rows. A current row with a key in `theirs` is deleted if it is not among the
     new rows.
@@ -141,11 +141,11 @@ def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequ
 
 
 def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
-    """Return a condition for the rows that the micro-batch may change, or None for all rows.
+    """Return a condition for the rows that the micro-batch could change, or None for all rows.
 
-    The condition is only used to skip files; the fold checks the rows again. If a few late records are far
-    from the other records, the hours in between are skipped. Unless `exactly` is set, times are rounded
-    outward to hours, so that micro-batches in the same hour share generated code.
+    The condition is only used to skip files; the fold checks the rows again. If the times of a few late
+    records are far from those of the other records, the hours in between are skipped. Unless `exactly` is
+    set, times are rounded outward to hours, so that micro-batches in the same hour share generated code.
     """
     extent, reach = table.time_columns, table.merge_radius
     if extent is None or facts.first is None or facts.last is None:
@@ -180,7 +180,7 @@ def until_due(clock: WallClock, now: datetime) -> Between:
 
 
 def _due(table: GoldTable, progress: EventTimeProgress) -> Near:
-    """Return a condition for the rows that may change with time alone."""
+    """Return a condition for the rows that could change only because time has passed."""
     clock = table.clock
     if isinstance(clock, EventClock):
         return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
@@ -200,11 +200,11 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return, without reading the table, whether some rows may have to be recomputed."""
+    """Return, without reading the table, whether some rows might have to be recomputed."""
     if table.state is None or given.facts.first is None:
         return True
-    # Compare with the front itself, not with the front minus the grace, because maintenance clears state up
-    # to the front.
+    # Compare with the front itself, not with the front minus the grace period, because maintenance clears
+    # state up to the front.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
     return unsettled_from is None or given.facts.first <= unsettled_from
 
@@ -214,7 +214,7 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Evaluate the rows, and keep the result in the driver's JVM. Return None if there are no rows.
+    """Evaluate the rows, and keep the result in the driver's JVM; return None if there are no rows.
 
     Timestamps are kept as numbers, because one hour each autumn is ambiguous in local time.
     """

@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 class Following:
-    """An export's sink. While it is behind, it receives no micro-batches."""
+    """A sink of an export. While the sink is behind, it receives no micro-batches."""
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
         self.name = sink.name
@@ -58,7 +58,7 @@ class Following:
 
     @property
     def seconds(self) -> float:
-        """The time spent on the last micro-batch's writes."""
+        """The time spent on writing the last micro-batch, in seconds."""
         return self._watch.seconds
 
     def begin(self, sending: Sending) -> None:
@@ -69,7 +69,7 @@ class Following:
                 self._sink.begin(sending)
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write some of the micro-batch's rows."""
+        """Write some rows of the micro-batch."""
         with self._trying():
             if not self.is_behind:
                 self._sink.write(changes)
@@ -88,7 +88,7 @@ class Following:
         return self.is_behind or self._lacks_rows
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Fill the sink, and return the number of rows written. Raises SinkTroubleError if filling fails."""
+        """Fill the sink, and return how many rows were written. Raises SinkTroubleError if filling fails."""
         self._sink.require()
         rows = self._sink.fill(reached, now)
         self.is_behind = self._lacks_rows = False

@@ -1,9 +1,10 @@
-"""Handle records that arrive after retention has removed rows or letters of their id or period.
+"""Handle records that arrive after retention has removed rows or dead letters to which they relate.
 
+A record relates to a row or dead letter if it has the same id, or if its event time is in the same period.
 Gold, topics and stores still reflect the removed rows. A later record must not correct, delete or repeat
-them, so it becomes an open letter with the rule `retained` or `late`. If an id was deleted before retention
-ran, its greatest deleted sequence (the bar) is known. The id's records up to the bar are `retained`. Newer
-records are compared as if the id's letters still existed.
+these rows, so it becomes an open dead letter with the rule `retained` or `late`. If an id was deleted before
+retention ran, its greatest deleted sequence (the bar) is known. Records of this id with sequences up to the
+bar are `retained`. Newer records are compared as if the id's dead letters still existed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """The data that retention has removed from a source, according to ops.retention and ops.retained_ids."""
+    """The data of a source that retention has removed, according to ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -42,7 +43,7 @@ class Frozen:
         self._closed: datetime | None = None
         self._ids: Packed = np.empty(0, np.int64)
         self._versions: tuple[int, ...] | None = None
-        self._marked: tuple[Columns, Columns] | None = None  # judged records' columns without and with _SHORT
+        self._marked: tuple[Columns, Columns] | None = None  # a record's columns without and with _SHORT
 
     def look(self) -> None:
         """Reload the ids and times that retention has removed, if they have changed since the last call."""
@@ -57,7 +58,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Add the column that `are_taken` needs to the columns of judged records, if any ids were removed."""
+        """Add the column that `are_taken` needs to the columns of validated records, if ids were removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -66,14 +67,14 @@ class Frozen:
         return self._marked[1]
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return, for each judged record, whether retention may have removed the row with its id."""
+        """Return, for each validated record, whether retention could have removed the row with its id."""
         if _SHORT not in seen.column_names:
             return np.zeros(len(seen), np.bool_)
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
         return found
 
     def closing(self, judged: DataFrame, standing: DataFrame) -> DataFrame | None:
-        """Add IS_CLOSED and further reasons to judged records, or return None if nothing was removed.
+        """Add IS_CLOSED and further reasons to validated records, or return None if nothing was removed.
 
         `standing` contains earlier silver rows with the same ids.
         """
@@ -83,10 +84,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return the letters and replacements for those that retention removed, all with the columns LETTERS.
+        """Return the dead letters, plus replacements for removed dead letters, all with the columns LETTERS.
 
-        Each id whose letters were removed gets up to three replacements: a deletion with the bar as its
-        sequence, the last deletion without a sequence, and a record that these deletions removed.
+        If retention has removed an id's dead letters, up to three replacements are added: a deletion with the
+        bar as its sequence, the last deletion without a sequence, and a record that these deletions removed.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -94,9 +95,10 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the ids with removed rows or letters, or with rows in the period that retention has removed.
+        """Return the ids whose rows or dead letters were removed, or whose rows are in a removed period.
 
-        If _FROZEN is true, no later record is accepted; otherwise, only records above _BAR are accepted.
+        If _FROZEN is true, no later record is accepted. Otherwise, only records with a sequence above _BAR
+        are accepted.
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
         own = identity.id_of_row(self._source).alias(identity.OF_ID)
@@ -117,14 +119,14 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the records' ids whose data was removed: OF_ID, and the columns of ops.retained_ids."""
+    """Return the ids (OF_ID) of records whose data was removed, with the columns of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return replacements for removed letters, deletions first. The replacements have no coordinates."""
+    """Return replacements for removed dead letters, deletions first. They have no Kafka coordinates."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(
@@ -151,12 +153,10 @@ def _none(name: str) -> Column:
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
-    """Return judged records with IS_CLOSED.
-
-    A record that is closed but was otherwise valid also gets a reason.
+    """Return validated records with IS_CLOSED.
 
     A record is closed if the `ids` from `_frozen` exclude it, or if its event time is before `before` (UTC).
-    `ids` and `before` may be None.
+    Both arguments can be None. If a closed record was otherwise valid, it also gets a reason.
     """
     if ids is None:
         marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})

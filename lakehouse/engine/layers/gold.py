@@ -87,7 +87,7 @@ class _Merging(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Merge the rows. None are kept in memory, because an export reads the table's change feed."""
+        """Merge the rows. No rows are kept in memory, because an export reads the table's change feed."""
         yield Passed(self._merge.merge(batch, now))
 
     def end_here(self, filled: Collection[str]) -> None:
@@ -127,10 +127,10 @@ def _tell_foreign(
 class _Ticker:
     """Periodic work that closes the rows that are due by the wall clock.
 
-    The merge tells the ticker when its rows are due. A rebuild or a user's statement can add other rows, so
-    the ticker checks again whenever the table's version has changed. If the table has an EventClock, the
-    ticker changes no rows until the table is idle. With large files, a tick rewrites many rows to close a
-    few, so ticks use at most a third of the time.
+    The merge reports when the rows that it has written are due. Because a rebuild or a user's statement can
+    add other rows, the ticker checks again whenever the table has a new version. If the table has an
+    EventClock, the ticker changes no rows until the table is idle. A tick can rewrite large files to close
+    only a few rows, so ticks use at most a third of the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
@@ -144,9 +144,9 @@ class _Ticker:
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due.
+        """Return whether a row could be due.
 
-        This is always true for an idle table that has not been checked yet.
+        The result is true for every idle table that has not been checked yet.
         """
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False

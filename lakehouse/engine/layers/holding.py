@@ -12,9 +12,10 @@ from lakehouse.streams.definition import Source
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str) -> Iterator[None]:
-    """Lock a source's letters against other decisions about them, and also lock silver if it must wait.
+    """Lock a source's dead letters, so that no other process can make decisions about them.
 
-    Raises TableError if another process holds the letters or silver.
+    If silver must wait for these decisions (`is_waiting`), also locks silver. Raises TableError if another
+    process holds the dead letters or silver.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:
@@ -26,10 +27,10 @@ def holding(lake: Lake, source: Source, what: str) -> Iterator[None]:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Return whether silver must wait during decisions about letters, because its records have or had ids.
+    """Return whether silver must wait during decisions about dead letters: if its records have or had ids.
 
     The outcome for an id depends on all its records. If silver did not wait, it could process a deletion
-    before the deleted record is admitted, and find no row; or it could remove an admitted row before its
+    before the deleted record is admitted, and find no row; or it could remove an admitted row before its dead
     letter is closed.
     """
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))

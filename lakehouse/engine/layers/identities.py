@@ -1,13 +1,14 @@
 """Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
-Decisions are based on silver's rows and on the letters of deleted or refused records. Rows are looked up in
-the transaction that writes the clean rows, so a concurrent commit by another writer conflicts. Nearly all
-records need no lookup, and in-memory fingerprints of ids are used only to recognize them. The fingerprints
-are loaded from silver and its letters when the step is created, and updated from later commits.
+Decisions are based on silver's rows and on the dead letters of deleted or refused records. Rows are looked up
+in the transaction that writes the clean rows, so a concurrent commit by another writer causes a conflict.
+Nearly all records need no lookup; fingerprints of ids, which are kept in memory, show which records need one.
+The fingerprints are loaded from silver and the dead letters when the step is created, and updated from later
+commits.
 
-A micro-batch first writes its letters. These include letters for rows that it removes from silver, and
-changes to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the
-retry ignores letters for its own records and for rows that silver still contains.
+A micro-batch first writes its dead letters. These include dead letters for rows that it removes from silver,
+and changes to dead letters whose records were sent again. If the process crashes before the rows are written,
+the retry ignores dead letters for its own records and for rows that silver still contains.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ MOST_IN_MEMORY = 10_000_000
 """The maximum number of ids kept in memory, at 8 bytes each."""
 
 ACCEPTED = "accepted"
-"""The status of a record without a letter."""
+"""The status of a record without a dead letter."""
 
 _MORE = 1.25  # the oldest fingerprints are dropped above this multiple of the limit
 _SCANNED_ROWS = 300_000  # up to this many, generating code costs more (0.3 s) than it saves (1 us per row)
@@ -83,10 +84,10 @@ _KEYS = list(COORDINATES)
 class Settled:
     """Validated records with their reasons, after comparison with other records that have the same ids.
 
-    For each record with an id, `seen` contains its fingerprint (`packed`), its letter's status or ACCEPTED
-    (`status`), and whether it is a deletion (`deletes`). `removed` contains the rows to remove from silver,
-    with reasons and ids, and `changed` contains the letters to change, with reasons. Both are None if there
-    are no such rows or letters. `near` contains the files in which the rows to remove may be.
+    For each record with an id, `seen` contains its fingerprint (`packed`), the status of its dead letter or
+    ACCEPTED (`status`), and whether it is a deletion (`deletes`). `removed` contains the rows to remove from
+    silver, with reasons and ids, and `changed` contains the dead letters to change, with reasons. Each of
+    these two is None if it would be empty. `near` contains the files that might contain the rows to remove.
     """
 
     rows: DataFrame
@@ -97,11 +98,11 @@ class Settled:
 
 
 class Identities:
-    """The ids in a source's silver table at `clean`, and in its letters at `dead`.
+    """The ids in a source's silver table (path `clean`) and in its dead letters (path `dead`).
 
-    `most` limits the number of fingerprints in memory. Above the limit, only those of the newest days are
-    kept. Older records are then looked up in silver; if the source has `sequence_by`, all records are looked
-    up.
+    `most` limits the number of fingerprints in memory. Above the limit, only fingerprints from the most
+    recent days are kept, and records from earlier days are looked up in silver. If the source has
+    `sequence_by`, all records are then looked up.
     """
 
     def __init__(
@@ -114,8 +115,8 @@ class Identities:
         self._job = job
         self._most = most
         self._known = Fingerprints()
-        self._lettered = Fingerprints()  # ids that have letters
-        self._pending = Fingerprints()  # ids that have open letters or deletions
+        self._lettered = Fingerprints()  # ids that have dead letters
+        self._pending = Fingerprints()  # ids whose dead letters are open or are deletions
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints from earlier days are not kept
 
@@ -132,7 +133,7 @@ class Identities:
         return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids of accepted records and of letters; `version` is silver's new version."""
+        """Remember the ids of accepted records and of dead letters; `version` is silver's new version."""
         status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
         packed = settled.seen.column("packed").to_numpy()
         is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
@@ -186,15 +187,15 @@ class Identities:
         )
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
-        """Keep the rows whose id may be among the wanted ids."""
+        """Keep the rows whose ids could be among the wanted ids."""
         hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the letters that the comparison needs: all letters of ids with open letters or deletions.
+        """Return the dead letters that the comparison needs: all letters of ids with open ones or deletions.
 
-        Letters for the micro-batch's own records, and for rows that silver still contains, are excluded: they
-        were written by an attempt that was killed or had a conflict.
+        Letters for the micro-batch's own records, and for rows that silver still contains, are left out,
+        because an attempt that was killed or had a conflict has written them.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -225,7 +226,7 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return a condition for the silver rows that may have a suspect's id, or None if any row may."""
+        """Return a condition for silver rows that could have one of these ids, or None if any row could."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
@@ -234,7 +235,7 @@ class Identities:
         return in_spans("event_time", spans(days))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
-        """Add the ids from commits since the last call, up to this version of silver."""
+        """Add the ids from commits to silver since the last call, up to this version."""
         if self._version is None:
             self._fill(spark, version)
         if self._version is None or version <= self._version:
@@ -261,7 +262,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows from the newest days, which are about this share of all rows."""
+        """Keep the rows from the most recent days, which are about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -281,14 +282,15 @@ class Identities:
 
 
 def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
-    """Return the columns that these id settings may have added to silver."""
+    """Return the columns that a source with these id settings could have added to silver."""
     return {ID, SEQUENCE, *(column_of(name) for name in settings.values())}
 
 
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
     """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
 
-    Without rows, commits only the moves. Without rows and moves, commits nothing and returns None.
+    If there are no rows to write or remove, commits only the moves. If there are no moves either, commits
+    nothing and returns None.
     """
     clean = filter_clean(settled.rows)
     if settled.removed is None:

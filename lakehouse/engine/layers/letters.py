@@ -1,7 +1,8 @@
-"""Write new letters, and change existing ones, including letters whose records have become rows.
+"""Write new dead letters and update existing ones, including those whose records have become silver rows.
 
-A record has at most one letter, which each later decision about the record changes. Such decisions are made
-by retried micro-batches, by rebuilds, and by micro-batches that remove silver rows or mark letters as resent.
+A record has at most one dead letter. Each later decision about the record updates it. Such decisions are made
+by retried micro-batches, by rebuilds, and by micro-batches that remove silver rows or mark dead letters as
+resent.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _MOST_RANGES = 100  # offset ranges in one condition
 class Verdicts:
     """Decisions about records. A field is None if there are no such decisions.
 
-    new       letters (`to_dead_letters`) for records that may already have a letter
-    changed   coordinates of existing letters, with their new `reasons`
-    accepted  coordinates of silver rows that may have letters
+    new       dead letters (`to_dead_letters`) for records, some of which may already have one
+    changed   coordinates of existing dead letters, with their new `reasons`
+    accepted  coordinates of silver rows, some of which may have dead letters
     """
 
     new: DataFrame | None = None
@@ -42,10 +43,10 @@ class Verdicts:
 
 
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
-    """Insert and change letters and record the moves, in one commit; return the number of letters.
+    """Insert and update dead letters and record the moves, in one commit; return how many were written.
 
-    A rerun writes no letters. A discarded or resent letter remains unchanged. The frames in `verdicts` are
-    read twice, so they should be persisted.
+    A rerun writes no dead letters. Those that are discarded or resent remain unchanged. The frames in
+    `verdicts` are read twice, so they should be persisted.
     """
     frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
     spark, where = frames[0].sparkSession, F.lit(False)
@@ -70,9 +71,10 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select the letters of records that the query had processed by a version of silver (None: the newest).
+    """Select the dead letters of records that a query had processed by a silver version (None: the newest).
 
-    A micro-batch writes its letters before its rows, so call this function before reading the letters.
+    A micro-batch writes its dead letters before its rows, so call this function before reading the dead
+    letters.
     """
     noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
     landed = fronts.Progress.noted_in(noted, query).landed
@@ -83,12 +85,12 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Return the letters without the effects of silver's unfinished micro-batch.
+    """Return the dead letters without the changes made by a silver micro-batch that is not yet complete.
 
-    That micro-batch has already written letters for rows that it will remove, but that this version of silver
-    still contains. If a replay admitted such a row, its earlier letter counts as replayed; any other such row
-    had no letter. `letters` are the query's letters, read after that version. `bronze`, `clean` and `dead`
-    are paths.
+    That micro-batch has already written dead letters for rows that it will remove, but which silver still
+    contains in this version. If a replay admitted such a row, its earlier dead letter counts as replayed; any
+    other such row had no dead letter. `letters` are the query's dead letters, read after that version.
+    `bronze`, `clean` and `dead` are paths.
     """
     spark = letters.sparkSession
     if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
@@ -102,9 +104,9 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select records by these rows' coordinates.
+    """Return a condition that selects records by the coordinates of these rows.
 
-    If there are many rows, other records may be selected too.
+    If there are many rows, the condition can also select other records.
     """
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
@@ -113,7 +115,7 @@ def at_places(rows: DataFrame) -> Column:
 
 
 def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
-    """Return the new and changed letters, ready to be written."""
+    """Return the new and changed dead letters, ready to be written."""
     nothing = there.select("id", "status", "reasons", "own_time", "admitted").limit(0)
     said = nothing
     if verdicts.new is not None:

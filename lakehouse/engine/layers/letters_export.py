@@ -1,7 +1,8 @@
 """Send each dead letter to a topic, once when it is new and once when it is closed.
 
-Each stream has such a step, which runs after silver, so letters are sent while the stream runs. A letter is
-not sent again if a replay fails. It is never sent if its record has come back from the topic too often.
+Each stream has a step for this, which runs after silver, so dead letters are sent while the stream runs. A
+dead letter is not sent again if a replay fails. It is never sent if its record has come back from the topic
+too often.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def name_of(stream: Stream) -> str:
 
 
 def note_name(stream: Stream, topic: str) -> str:
-    """Return the name under which the lake records the progress of sending a stream's letters to a topic."""
+    """Return the name of the note that records the progress of sending a stream's dead letters to a topic."""
     return f"{topic}.{stream.name}"
 
 
 class _LettersExport(Step):
-    """A step that sends a stream's letters to the dead-letter topic."""
+    """A step that sends the dead letters of a stream to the dead-letter topic."""
 
     layer = "export"
 
@@ -69,20 +70,20 @@ class _LettersExport(Step):
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
         self._reading = ChangeReading(lake.spark, self.name, table, self._path)
         noted = Noted(lake.spark, self._path, table, self._note, there, None)
-        # No letter replaces another letter, so an adopted copy need not catch up before it sends letters.
+        # No dead letter replaces another, so an adopted copy can send dead letters without catching up first.
         begun = noted.begun(replace(permitted, adopts=True))
         self._reading.begin(begun.progress, begun.ahead)
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes to the table, or return None if there are none."""
+        """Choose the next changes to the dead-letter table, or return None if there are none."""
         part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         return None if part is None else self._reading.batch(part)
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
-        """Send the chosen letters."""
+        """Send the chosen dead letters."""
         if not isinstance(batch, FeedBatch):
-            raise TypeError(f"{self.name} can only write a micro-batch of letters")
+            raise TypeError(f"{self.name} can only write a micro-batch of dead letters")
         span = batch.span
         count = self._sink.write(self._letters(batch.rows), span)
         sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
@@ -90,7 +91,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to send, without records that come back repeatedly, for example from a mirror."""
+        """Yield the dead letters to send, except those of records that keep returning, as from a mirror."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
@@ -99,13 +100,13 @@ class _LettersExport(Step):
                 yield letter
         if refused:
             self._notice(
-                f"{self.name}: letters not sent to {self._sink.topic} because their records have returned "
-                f"from a dead-letter topic more than {MOST_ROUNDS} times: {refused:,}. They remain in "
-                f"{DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of this stream"
+                f"{self.name}: dead letters not sent to {self._sink.topic} because their records have "
+                f"returned from a dead-letter topic more than {MOST_ROUNDS} times: {refused:,}. They remain "
+                f"in {DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of the stream"
             )
 
     def end_here(self, filled: Collection[str]) -> None:
-        """Send no letters beyond the current version, unless this run fills silver."""
+        """Send no dead letters beyond the current version, unless this run fills silver."""
         if not any(name.startswith("silver.") for name in filled):
             self._reading.end_here()
 
@@ -115,9 +116,9 @@ class _LettersExport(Step):
 
 
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
-    """Keep the changes to a stream's letters that must be sent, in commit order.
+    """Keep the changes to a stream's dead letters that must be sent, in commit order.
 
-    A letter is sent when it is new and open, and again when it is no longer open.
+    A dead letter is sent when it is new and open, and again when it is no longer open.
     """
     kind = F.col("_change_type")
     is_over = (kind == "update_postimage") & (F.col("status") != OPEN)

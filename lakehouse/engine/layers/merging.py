@@ -3,9 +3,9 @@
 The micro-batch is first reduced as far as possible without reading the table (`preaggregate`), and then
 folded into the current rows (`fold`). New and changed rows are upserted in one commit, which also records the
 query's position, so a rerun merges nothing twice. Side tables are computed from state in the main table, so
-they are written before it. After a crash between the two commits, a retry can therefore compute them again.
-If silver has lost rows because a record corrected or deleted another record, their keys are recomputed from
-silver. `folds` computes the changes; this module reads and writes the tables.
+they are written before the main table. After a crash between the two commits, a retry can therefore compute
+them again. If a record corrected or deleted other records, so that silver has lost rows, the keys of these
+rows are recomputed from silver. `folds` computes the changes; this module reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from lakehouse.streams.definition import (
 
 @dataclass(frozen=True)
 class _Input:
-    """A merge's input: a micro-batch, its partials, and the other input for the fold.
+    """The input of a merge: a micro-batch, its partials, and the other input for the fold.
 
-    `moves` are the moves that the table must record. `beside` contains the side tables' moves, keyed by table
-    name; None means that the side table has already recorded them.
+    `moves` are the moves that the gold table must record. `beside` contains the side tables' moves, keyed by
+    table name; None means that the side table has already recorded its moves.
     """
 
     partials: DataFrame
@@ -67,9 +67,9 @@ class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
     `next_due` is the earliest time at which the wall clock changes a row; None means never. The ticker's
-    first check sets it, and every write updates it. With an EventClock, the wall clock has no effect until
-    the table is idle: until enough time has passed since the last merge at `merged_at` (UTC; None if
-    unknown). The table is then checked again.
+    first check sets it, and every write updates it. If the table has an EventClock, the wall clock has no
+    effect until the table is idle, which means that enough time has passed since the last merge, at
+    `merged_at` (UTC; None if unknown). The table is then checked again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -119,7 +119,7 @@ class Merge:
         spark, facts = partials.sparkSession, given.facts
         commit = leases.begin(spark, self._path)
         commit.expect_settings(table.pinned_settings)
-        commit.expect(coming.moves)  # else a side table could get rows that were merged before
+        commit.expect(coming.moves)  # otherwise, a side table could get rows that were already merged
         touched = folds.touched(table, facts, given.progress, exactly=True)
         near = commit.candidates(touched)
         amount = amount_of(rows=max(facts.partials, near.rows))
@@ -139,7 +139,7 @@ class Merge:
                 folded.rows.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
-        """Change the rows that are due by the wall clock. A second call finds no such rows."""
+        """Update the rows that are due by the wall clock. A second call finds no such rows."""
         commit, waits = tables.begin(spark, self._path), self._waiting(spark, clock)
         commit.expect_settings(self._table.pinned_settings)
         near = commit.candidates(Near((waits,)))
@@ -167,7 +167,7 @@ class Merge:
         return finality.progress(before, front, clock), finality.moves(before, clock)
 
     def _front(self, spark: SparkSession) -> datetime | None:
-        """Return the greatest event time merged, or None if there is no EventClock or nothing was merged."""
+        """Return the greatest event time merged, or None if there is none or the table has no EventClock."""
         return None if self._merged is None else self._merged.value(spark)
 
     def _finality_of(self, spark: SparkSession, clock: EventClock) -> Finality:
@@ -200,7 +200,7 @@ class Merge:
     def _write_side(self, side: SideTable, folded: Folded, coming: _Input) -> int:
         """Write the micro-batch's rows to a side table.
 
-        Recomputed rows that retention has deleted are not written again.
+        Recomputed rows are not written if retention has already deleted them.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -221,7 +221,7 @@ class Merge:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return the number of rows, and the time when the wall clock first changes a row (None if never)."""
+        """Return the number of rows, and when the wall clock will first change a row (None if never)."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None
@@ -235,7 +235,7 @@ class Merge:
 
 
 def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | None]:
-    """Return the number of rows, and a condition for the table's rows in the same time span.
+    """Return how many rows there are, and a condition for all rows of the table in the same time span.
 
     The condition is None for a table without times.
     """
@@ -250,6 +250,6 @@ def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | 
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with only the table's columns and the deletion mark."""
+    """Return folded rows with only the table's columns and the mark for deleted rows."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

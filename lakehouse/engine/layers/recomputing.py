@@ -1,7 +1,7 @@
 """Recompute gold rows that a micro-batch cannot update from its partials.
 
-These are rows whose records arrived out of order (`GoldTable.needs_recompute`), and rows that have lost a
-silver row because another record corrected or deleted it. They are computed from silver.
+These are rows whose records arrived out of order (`GoldTable.needs_recompute`), and rows based on a silver
+row that another record has corrected or deleted. They are computed again from silver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
 class Moved:
     """A micro-batch's partials, the partials from which its facts are computed, and the keys of removed rows.
 
-    All three frames are persisted. `left` is None if no row was removed from silver.
+    All three frames are persisted. `left` contains the keys, and is None if no row was removed from silver.
     """
 
     partials: DataFrame
@@ -57,7 +57,7 @@ def made_anew(
     """Recompute partials for these keys from all silver rows up to the micro-batch's end.
 
     Later rows are left for later micro-batches. If `in_windows` is set and the table has windows, only rows
-    in the keys' windows are read. Leaves the session configured for large inputs.
+    in the windows of these keys are read. The session remains configured for large inputs.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     execute_for(spark, Amount.MANY)
@@ -78,14 +78,14 @@ def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> Da
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return the current rows whose recomputed keys no longer occur in silver, marked as deleted."""
+    """Return the current rows whose keys no longer occur in silver after recomputing, marked as deleted."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Prepare recomputed rows for writing: rows that the wall clock has closed remain closed."""
+    """Prepare recomputed rows for writing. Rows that the wall clock has already closed remain closed."""
     clock = wall_clock_of(table)
     if clock is None:
         return anew
@@ -104,7 +104,7 @@ def wall_clock_of(table: MergedTable) -> WallClock | None:
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the silver rows in the keys' windows, or all rows if the table has no windows."""
+    """Select the silver rows in the windows of the keys, or all rows if the table has no windows."""
     if table.window_s is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()

@@ -1,18 +1,19 @@
 """Silver: turn bronze rows into clean rows and dead letters.
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
-the record omits is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's timestamp;
-in this case `own_time` is null. A rerun writes nothing twice and makes the same decisions.
+the record omits is null. `event_time` (UTC) is the time in the record or, if it has none, Kafka's timestamp;
+in the latter case, `own_time` is null. A rerun writes nothing twice and makes the same decisions.
 
-A micro-batch's dead letters are written before its clean rows, with the same position. The front
-(`lakehouse.engine.ops_tables.fronts`) is recorded with the clean rows. After a crash between the two writes,
-a retry therefore reads the same records with the first attempt's watermark, and makes the same decision about
-each record. If the rules changed in between, the retry updates the letters: a record that is now accepted
-gets a row, and its letter becomes `replayed`; a record that is now refused gets a letter. A new allowed
-lateness (`lakehouse.engine.ops_tables.lateness`) applies from the first micro-batch that is not a retry.
+A micro-batch writes its dead letters before its clean rows, and records the same position with both. The
+front (the greatest event time so far, see `lakehouse.engine.ops_tables.fronts`) is recorded with the clean
+rows. After a crash between the two writes, a retry therefore reads the same records with the same watermark,
+and makes the same decision about each record. If the rules changed in between, the retry updates the dead
+letters: a record that is now accepted gets a row, and its dead letter becomes `replayed`; a record that is
+now refused gets a dead letter. A new allowed lateness (`lakehouse.engine.ops_tables.lateness`) applies from
+the first micro-batch that is not a retry.
 
 If a record makes validation fail, the error names the record (`lakehouse.engine.layers.culprits`). If the
-user skips the record, it becomes a dead letter without being read.
+user skips the record, it becomes a dead letter, and its content is not read.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Return the same paths as `ensure`, but leave an existing silver table and its settings unchanged."""
+    """Return the same paths as `ensure`, but do not change the settings of an existing silver table."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -112,27 +113,28 @@ def paths_of(lake: Lake, source: Source) -> Paths:
 
 
 def query_name(source: Source) -> str:
-    """Return the name of the query that fills a source's silver table; its letters record it as `job`."""
+    """Return the name of the query that fills a source's silver table; `job` in its dead letters."""
     return f"silver.{source.table}"
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin of a source's letters written at `now` (UTC); `batch` is the micro-batch, if any."""
+    """Return the origin of dead letters written at `now` (UTC); `batch` is the micro-batch, if any."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
 def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
-    """Return the front before each landing time in bronze rows (`lakehouse.engine.ops_tables.fronts`)."""
+    """Return the front as it was before each landing time in bronze rows (`engine.ops_tables.fronts`)."""
     of_landed = landed.select("ingested_at", F.lit(None).cast("timestamp").alias(OWN_TIME))
     taken = retained.taken_of(lake, "bronze", source.table)
     return fronts.before_landings(sound_times(lake, source).unionByName(of_landed), taken.front)
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return the landing times of all records with rows or letters, and the own times of sound records.
+    """Return each record's landing time and, if the record is sound, its own event time.
 
-    A sound record is valid by itself, regardless of other records. If a record's row was removed, its letter
-    contains the record's own time. `where` selects records by their coordinates; None means all.
+    A record is sound if it is valid by itself, regardless of other records. The result covers all records
+    with silver rows, and records with dead letters that contain an own event time, including dead letters for
+    rows that were removed. `where` selects records by their coordinates; None means all.
     """
     chosen = F.lit(True) if where is None else where
     rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
@@ -142,7 +144,7 @@ def sound_times(lake: Lake, source: Source, where: Column | None = None) -> Data
 
 
 def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
-    """Return a source's known ids."""
+    """Return the known ids of a source's records."""
     paths = paths_of(lake, source)
     return Identities(source, paths.clean, paths.dead, query_name(source), Frozen(lake, stream, source))
 
@@ -161,9 +163,9 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 
 @dataclass
 class _Attempt:
-    """A micro-batch that is being written, and the facts about its records before their comparison.
+    """A micro-batch that is being written, and facts about its records before they are compared by id.
 
-    `has_letters` is true if an earlier attempt wrote the letters and then had a conflict.
+    `has_letters` is true if an earlier attempt wrote the dead letters and then had a conflict.
     """
 
     batch: Batch
@@ -220,7 +222,7 @@ class _Cleaning(TableStep):
         undecided = rows_in.coalesce(1) if size <= _ONE_TASK_BYTES else rows_in
         skipping = self._skipped_in(undecided)
         passed_over = [*skipping]
-        if batch.is_resumed:  # the letters show what the first attempt skipped
+        if batch.is_resumed:  # the dead letters show what the first attempt skipped
             passed_over += runs_of(self._letters_at(undecided).where(is_skipped()))
         judged, facts = self._judged_by_landing(undecided, passed_over)
         persisted = [judged]
@@ -242,7 +244,7 @@ class _Cleaning(TableStep):
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that make validation fail, or None if there are none or they cannot be read."""
+        """Return the records that make validation fail, or None if there are none or reading bronze fails."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
@@ -286,14 +288,14 @@ class _Cleaning(TableStep):
         return judged if left is None else judged.unionByName(skipped(rows.where(left), source))
 
     def _skipped_in(self, rows: DataFrame) -> dict[OffsetRange, int]:
-        """Return the ranges that the user wants to skip, with the number of rows in each."""
+        """Return the ranges of these rows that the user wants to skip, with the number of rows in each."""
         if not self._skip:
             return {}
         counts = rows.agg(*(F.count_if(within([one])) for one in self._skip)).first() or ()
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
-        """Return the letters of these rows' records."""
+        """Return the dead letters for the records in these rows."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
         return there.where(F.col("job") == self.name)
 
@@ -342,7 +344,7 @@ class _Cleaning(TableStep):
         facts = Facts.of(settled.rows)
         rows, dead, removed, dead_rows = facts.rows, facts.dead, 0, filter_dead(settled.rows)
         again = attempt.has_letters or settled.changed is not None
-        if settled.removed is not None:  # removed rows may have letters, for example from a replay
+        if settled.removed is not None:  # removed rows may have dead letters, for example from a replay
             removed = settled.removed.count()
             dead_rows = dead_rows.unionByName(letters_of(settled.removed, self._paths.bronze))
             again = again or not self._letters_at(settled.removed).isEmpty()
@@ -363,7 +365,7 @@ class _Cleaning(TableStep):
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
         """Return the moves for a commit to silver.
 
-        They require that the lateness and the front are unchanged.
+        They make the commit fail if the allowed lateness or the front has changed.
         """
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
@@ -388,7 +390,8 @@ class _Cleaning(TableStep):
     def _closed_before(self) -> datetime | None:
         """Return the time before which retention has removed rows; None while the initial lateness applies.
 
-        Retention does not remove rows that records can still correct under the allowed lateness at that time.
+        Retention keeps all rows that can still be corrected under the allowed lateness in effect when it
+        runs.
         """
         if self._lateness.now.number is None:
             return None
@@ -397,8 +400,8 @@ class _Cleaning(TableStep):
     def _change_lateness(self) -> bool:
         """Record a new allowed lateness, starting with the next micro-batch; return whether it was recorded.
 
-        This is not possible while silver still reads its initial files, because the records validated so far
-        do not yet form a range of offsets.
+        While silver still reads its initial files, the change cannot be recorded, because the records
+        validated so far do not yet form a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)
@@ -426,10 +429,10 @@ class _Cleaning(TableStep):
         again: bool = False,
         noted: bool = False,
     ) -> None:
-        """Write a micro-batch's letters, before its rows.
+        """Write the dead letters of a micro-batch, before its rows.
 
-        `again` means that some records may already have letters. `noted` means that an earlier attempt has
-        recorded the position.
+        `again` means that some records may already have dead letters. `noted` means that an earlier attempt
+        has recorded the position.
         """
         origin = origin_of(self._stream, self._source, now, batch.number)
         found, path = to_dead_letters(dead, origin), self._paths.dead

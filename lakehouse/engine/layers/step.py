@@ -1,7 +1,7 @@
 """The steps of the four layers. Each step reads its unread rows and writes them as one micro-batch.
 
-A step records its progress in the table that it fills (`lakehouse.engine.progress`). A new step needs no
-other state, so a failed step is discarded and recreated.
+A step records its progress in the table that it fills (`lakehouse.engine.progress`), and needs no other state
+to continue. A failed step can therefore be discarded and recreated.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Permitted:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """A micro-batch's result: the number of rows read, and the number of rows written, by kind.
+    """The result of a micro-batch: how many rows it read, and how many it wrote, by kind.
 
-    `refused` is the number of rows that silver refused. `seconds` contains the durations of an export's
-    writes, by store.
+    `refused` is the number of rows that silver refused. `seconds` contains the time that an export spent on
+    writing, by store.
     """
 
     rows: int
@@ -64,12 +64,12 @@ class BatchResult:
 class Batch:
     """A micro-batch that has been chosen but not yet written.
 
-    `count` is the number of rows, or None if it is unknown before the rows are read. `number` is the filled
-    table's version after the commit, for messages and dead letters. `moves` and `beside` are recorded with
-    the rows, and `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`).
-    `reads` describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the
-    micro-batch cannot be split. `record` is the topic, partition and offset of the only Kafka record, or None
-    if there are several.
+    `count` is the number of rows, or None if it is unknown before the rows are read. `number` is the version
+    of the filled table after the commit, for messages and dead letters. `moves` and `beside` are recorded
+    with the rows, and `ends` contains the end positions by table name
+    (`lakehouse.engine.progress.reading.Taken`). `reads` describes the input for messages. `size` is compared
+    with a step's `limit`, and is 0 if the micro-batch cannot be split. `record` is the topic, partition and
+    offset of the only Kafka record, or None if there are several.
     """
 
     rows: DataFrame
@@ -111,7 +111,7 @@ class Ticker(Protocol):
         """Return whether there may be work to do, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do the work. A second call finds none left. Must not run during the step's micro-batches."""
+        """Do the work; a second call finds nothing to do. Must not be called during a micro-batch."""
 
 
 class Gate(Protocol):
@@ -158,7 +158,7 @@ class Step(ABC):
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
         """Return the records that make a micro-batch fail, or None if unknown.
 
-        May process parts of the micro-batch to find them, but writes nothing.
+        To find the records, parts of the micro-batch may be processed again, but nothing is written.
         """
         return None
 
@@ -198,8 +198,8 @@ class TableStep(Step):
             return None
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
             raise PositionError(
-                f"{self.name} has continued in another process, which is running the same layer; stop one of "
-                "them"
+                f"{self.name} has continued in another process, which runs the same layer; stop one of the "
+                "processes"
             )
         self._last = taken
         return self._batch(taken)
@@ -230,7 +230,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine the tables' rows, separately for added and removed rows (`_change_type`)."""
+    """Combine the rows of several tables, separately for added and removed rows (`_change_type`)."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []
@@ -250,10 +250,10 @@ def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """The name of a stream's step, and a factory for the step.
+    """The name of a step of a stream, and a factory for the step.
 
-    `make` creates the step's missing tables and output topics. Each call returns a new step, which uses only
-    the state recorded in tables and topics.
+    `make` creates the missing tables and output topics of the step. Each call returns a new step, which uses
+    only the state recorded in tables and topics.
     """
 
     stream: str

@@ -1,10 +1,10 @@
-"""A topic that bronze reads, and the offsets read so far, as recorded in bronze's table.
+"""Read a topic for bronze, starting at the offsets recorded in the bronze table.
 
 If the topic does not match the recorded offsets, the step fails with a message that names the cause and a
 remedy. Possible causes are that the topic was deleted and recreated, that its offsets went backwards, or that
-Kafka dropped records before they landed. If the user allows such a loss, the lost records are recorded in
-ops.data_losses and skipped. The same applies to records that the user wants to skip. The driver reads records
-that Spark's source cannot read (`lakehouse.storage.spark.kafka_source`).
+Kafka dropped records before they landed. If the user allows such a loss, the lost records are skipped and
+recorded in ops.data_losses. The same applies to records that the user wants to skip. Records that Spark's
+source cannot read are read by the driver (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PARTS_OF_HEAP = 8
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets in each partition; `records` is their maximum number.
+    """The records between two offsets in each partition; there are at most `records`.
 
     `record` is the topic, partition and offset of the only record, or None if there are several.
     """
@@ -63,7 +63,7 @@ class TakenRecords:
 
 
 class TopicReading:
-    """A topic, and the bronze table that it fills (`query`, at `path`)."""
+    """A reader of a topic for the query `query`, which fills the bronze table at `path`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TopicReading:
     def next(self, limit: int | None = None) -> TakenRecords | None:
         """Return the next records, at most `max_records` and at most `limit`, or None if there are none.
 
-        Their estimated size in memory is at most about `max_bytes` or an eighth of the heap, whichever is
+        Their estimated size in memory is limited to about `max_bytes` or an eighth of the heap, whichever is
         smaller. Raises PositionError if the topic does not match the recorded offsets or was recreated since
         the last call, and ServiceError if the broker does not answer.
         """
@@ -189,7 +189,7 @@ class TopicReading:
             ) from error
 
     def _most(self, waiting: Ranges, limit: int) -> int:
-        """Return the maximum number of unread records to read."""
+        """Return how many unread records to read at most."""
         most = min(self._max_records, limit)
         every = sum(end - first for first, end in waiting.values())
         if min(most, every) <= _AT_LEAST:
@@ -270,8 +270,8 @@ class TopicReading:
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Record and return the offsets at which the user chose to begin.
 
-        At this point, no record has been read. A restart begins at the same offsets, even if no records have
-        arrived since.
+        Called before any record is read. After a restart, reading begins at the same offsets, even if no
+        records have arrived since.
         """
         if self._start == LATEST:
             at = {n: end for n, (_, end) in there.items()}
@@ -329,8 +329,9 @@ class TopicReading:
     @property
     def _new_topic(self) -> str:
         return (
-            "Its records would reuse coordinates in the tables. Use another `lake` (LAKEHOUSE_LAKE) for "
-            f"them, or delete {self._path} and the tables made from it, and run again"
+            "Records in the new topic would have the same coordinates as records already in the tables. Use "
+            f"another `lake` (LAKEHOUSE_LAKE) for them, or delete {self._path} and the tables made from it, "
+            "and run again"
         )
 
 
