@@ -1,9 +1,9 @@
 """Data loss that the user has allowed: records that Kafka has dropped, or that cannot be read.
 
 Grain of ops.data_losses: one row per inclusive offset range; key: topic, partition, first_offset. Ranges in a
-partition do not overlap. Some offsets in a range may not belong to lost records, because transaction markers
-and compacted records also have offsets. `noted_at` is UTC; `query` is the query that skipped the range. A
-rerun writes nothing twice.
+partition do not overlap. Not every offset in a range is a lost record, because transaction markers and
+compacted records also have offsets. `noted_at` is UTC; `query` is the query that skipped the range. A rerun
+writes nothing twice.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DATA_LOSSES = TableSpec(
     "data_losses",
     SCHEMA,
     stats=("topic", "partition", "first_offset"),
-    comment="One row per skipped offset range, because a user allowed the loss or skipped the records.",
+    comment="One row per offset range that was skipped because a user allowed it.",
 )
 _KEYS = ("topic", "partition", "first_offset")
 
 
 @dataclass(frozen=True)
 class LostRange:
-    """An inclusive offset range in a partition whose records will not land."""
+    """An inclusive range of offsets in a partition whose records will not land."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
-    """Record lost offset ranges, except for already recorded offsets; return whether any offsets were new."""
+    """Record lost offset ranges, except offsets that are already recorded; return whether any were new."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

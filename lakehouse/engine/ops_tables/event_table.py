@@ -1,8 +1,8 @@
 """ops.events: the pipeline's event log. Every process appends to it, and it can be read without Spark.
 
-Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is UTC,
-with microseconds, from the clock of the process's host. Rows are only appended. A batch of events is written
-once, even if it is retried after an attempt that wrote it and then failed.
+Grain: one row per event; key: id. The columns are the fields of `lakehouse.common.events.Event`. `at` is the
+time on the host's clock (UTC, in microseconds). Rows are only appended. A batch of events is written only
+once, even if it is retried because an attempt failed after writing it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def newest(
 ) -> list[Event]:
     """Return the newest events of these kinds and streams (all, if none are given), oldest first.
 
-    With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time.
-    `before` is an event's time and id; only earlier events are returned. Only files that may contain such
-    events are read. Raises TableError if the table cannot be read.
+    If `streams` is given, events that do not concern a single stream are omitted. `since` is the earliest
+    time to include. `before` is the time and id of an event; only earlier events are returned. Only files
+    that may contain such events are read. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):
@@ -97,9 +97,9 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge small files, and return a message about the result, or None if no files were merged.
+    """Merge small files of the table; return a message about the result, or None if no files were merged.
 
-    A failure is reported on standard error; no events are lost.
+    A failure is reported on standard error. It loses no events.
     """
     try:
         before, after = direct.compact(lake, EVENTS)

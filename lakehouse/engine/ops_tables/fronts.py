@@ -5,10 +5,10 @@
 
 A record's watermark is the front of the valid records that landed before it, minus the allowed lateness
 (`lakehouse.engine.ops_tables.lateness`). All records in a bronze commit have the same landing time, and
-therefore the same watermark. Kafka's timestamps do not count as event times here. A valid record still counts
-if it becomes a dead letter, because the letter stores the record's own event time. It also counts if
-retention deletes it, because retention records the greatest own event time. Records accepted by a replay do
-not count, so that a user's decision cannot make other records late.
+therefore the same watermark. Only event times in the records themselves count, not Kafka's timestamps. A
+valid record still counts if it becomes a dead letter, because the dead letter stores the record's own event
+time. A record also counts after retention has deleted it, because retention records the greatest own event
+time. Records accepted by a replay do not count, so that a user's decision cannot make other records late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column of `before_landings`: the front before the landing time, UTC, or null if there is none."""
+"""The column in the result of `before_landings` with the front before the landing time (UTC) or null."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Progress:
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return the moves that make a commit require this progress and record the later progress."""
+        """Return the moves with which a commit requires this progress and records the later progress."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),

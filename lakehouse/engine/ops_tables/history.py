@@ -1,8 +1,8 @@
-"""ops.history: the streams' past, recorded by live runs every five minutes, and readable without Spark.
+"""ops.history: the state of each stream over time, recorded by live runs in slots of five minutes.
 
-Grain: one row per stream and slot of five minutes. If several processes have recorded a slot, it has a row
-from each. `at` is UTC, in microseconds: the time of the slot's last observation. Null means unknown. Rows are
-only appended; retention deletes them.
+The table can be read without Spark. Grain: one row per stream and slot; if several processes have recorded a
+slot, there is one row from each. `at` is the time of the last observation in the slot, UTC, in microseconds.
+In the other columns, null means unknown. Rows are only appended; retention deletes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HISTORY = TableSpec(
 
 @dataclass(frozen=True)
 class Sample:
-    """A row of ops.history."""
+    """A row in ops.history."""
 
     stream: str
     at: datetime
@@ -41,9 +41,9 @@ class Sample:
 
 
 KEPT_DAYS = 14
-"""The retention of the rows, in days, unless maintenance.keep_rows contains another."""
+"""How many days rows are kept, unless maintenance.keep_rows sets another number."""
 
 
 def append(lake: str, samples: Sequence[Sample]) -> None:
-    """Append samples. A table that does not exist is created."""
+    """Append samples; create the table if it does not exist."""
     direct.append(lake, HISTORY, [asdict(one) for one in samples])

@@ -1,8 +1,9 @@
 """ops.lateness: each silver table's allowed lateness, and the first offsets that it applies to.
 
 Grain: one row per change to a table's allowed lateness; key: table_id, number. The allowed lateness is how
-far behind the front a record may be. The initial value is a table property, so `before` is null in a table's
-first row. In a partition without an entry in `begins`, a row applies to all records.
+far behind the front a record's event time may be. The initial value is a table property, so `before` is null
+in the first row for a table. If a partition has no entry in `begins`, the row applies to all records in that
+partition.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:
@@ -53,10 +54,10 @@ LATENESS = TableSpec(
 
 @dataclass(frozen=True)
 class Allowance:
-    """An allowed lateness in seconds (None: unlimited), and each partition's first offset that it covers.
+    """An allowed lateness in seconds (None: unlimited), and the first offset to which it applies.
 
-    If `begins` lacks a partition, the allowed lateness applies to all records in that partition. `number` is
-    None for the initial value.
+    `begins` contains the first offset for each partition. If it lacks a partition, the allowed lateness
+    applies to all records in that partition. `number` is None for the initial value.
     """
 
     seconds: int | None
@@ -70,7 +71,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """A silver table's allowances over time, oldest first, and the last recorded setting, if there is one."""
+    """The allowances of a silver table over time, oldest first, and the last recorded setting, if any."""
 
     table: str
     allowances: tuple[Allowance, ...]
@@ -83,7 +84,7 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move with which a commit requires the current number and leaves it unchanged."""
+        """The move with which a commit requires that the current number has not changed."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
@@ -105,7 +106,7 @@ class Lateness:
 
 
 def most(allowances: Iterable[Allowance]) -> int | None:
-    """Return the longest allowed lateness in seconds, or None if one of them is unlimited."""
+    """Return the longest allowed lateness in seconds, or None if any of them is unlimited."""
     seconds = [one.seconds for one in allowances]
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
@@ -114,7 +115,7 @@ def most(allowances: Iterable[Allowance]) -> int | None:
 def read(lake: Lake, table: str) -> Lateness:
     """Return the allowed lateness of a silver table; `table` is layer.name.
 
-    Raises TableError if the table has no initial value, or if its commits name a row that is missing from
+    Raises TableError if the table has no initial value, or if its commits refer to a row that is missing from
     ops.lateness.
     """
     found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
@@ -132,7 +133,7 @@ def read(lake: Lake, table: str) -> Lateness:
 
 
 def number_in(noted: Mapping[str, int], table: str) -> int | None:
-    """Return the number of the allowance that a table's commits name, or None for the initial value."""
+    """Return the number of the allowance to which a table's commits refer, or None for the initial value."""
     return noted.get(_number(table))
 
 

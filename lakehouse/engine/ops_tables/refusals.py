@@ -1,9 +1,9 @@
-"""The share of records that silver refuses. Runs record it in ops.events, and commands report it.
+"""The share of records that silver refuses, as recorded in ops.events by runs and reported by commands.
 
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
 another record that has the same id. Duplicates, corrections and deletions are dead letters that need no
-attention (`lakehouse.engine.records.identity`), so they count as judged but not as refused. Events contain no
-values from records, because more people may read events than dead letters.
+attention (`lakehouse.engine.records.identity`), so they count as validated but not as refused. Events contain
+no values from records, because more people may read events than dead letters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""The minimum number of judged records for a meaningful share. One refused record in ten means little."""
+"""The minimum number of validated records for a meaningful share. One refused record in ten means little."""
 MOST_CAUSES = 3
 
 
@@ -28,8 +28,8 @@ MOST_CAUSES = 3
 class Cause:
     """A cause of refusals: a rule, a column (or None), and the number of records that break the rule.
 
-    `place` is the topic/partition/offset of the first such record, and `message` is the reason in its dead
-    letter.
+    `place` is the topic/partition/offset of the first such record. `message` is the reason in the dead letter
+    of that record.
     """
 
     rule: str
@@ -49,9 +49,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """The number of records that silver has judged and refused for one table.
+    """How many records silver has validated, and how many of them it has refused, for one table.
 
-    `limit` is the allowed share.
+    `limit` is the share that may be refused.
     """
 
     table: str
@@ -62,19 +62,19 @@ class Refusals:
 
     @property
     def share(self) -> float:
-        """The share of refused records, from 0 to 1."""
+        """The share of validated records that were refused, from 0 to 1."""
         return self.refused / self.judged if self.judged else 0.0
 
     @property
     def is_telling(self) -> bool:
-        """Whether enough records were judged for the share to be meaningful."""
+        """Whether enough records were validated for the share to be meaningful."""
         return self.judged >= LEAST_JUDGED
 
     @property
     def is_over(self) -> bool:
-        """Whether a larger share of records was refused than is allowed.
+        """Whether the share of refused records is over the limit.
 
-        False if too few records were judged.
+        False if too few records were validated.
         """
         return self.is_telling and self.share > self.limit
 
@@ -107,7 +107,7 @@ def commonest(letters: DataFrame) -> tuple[Cause, ...]:
 
 
 def note_refusals(stream: str, refusals: Refusals) -> None:
-    """Record a table's refusals in ops.events, without values from records."""
+    """Record the refusals for a table in ops.events, without values from records."""
     causes = [asdict(one) for one in refusals.causes]
     details: Mapping[str, Any] = {
         **asdict(refusals),

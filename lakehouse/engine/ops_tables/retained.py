@@ -1,8 +1,8 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
-Grain of ops.retention: one row per table; key: table_id. The row is written before the deletion, so that
-comparisons of tables can explain every missing row. A rerun replaces the row. For tables other than bronze,
-`gone` is empty and `front` is null.
+Grain of ops.retention: one row per table; key: table_id. Each row is written before the deletion that it
+describes, so that comparisons of tables can explain every missing row. A rerun replaces the row. For tables
+other than bronze, `gone` is empty and `front` is null.
 
 Grain of ops.retained_ids: one row per id whose silver row retention deletes, or whose dead letters it deletes
 after a deletion record has removed the silver row; key: table_id, fingerprint. Rows are written before the
@@ -62,7 +62,7 @@ RETAINED_IDS = TableSpec(
 
 @dataclass(frozen=True)
 class TakenRows:
-    """The rows that retention has deleted from a table: rows `before` a time (UTC), or the offsets in `gone`.
+    """The rows that retention has deleted: all rows `before` a time (UTC), or the offsets in `gone`.
 
     `front` is the greatest own event time (UTC) of valid records at these offsets, or None if there are none.
     """
@@ -72,12 +72,12 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return a note on each partition's last deleted offset, or no note if no offsets were deleted."""
+        """Return a note that lists each partition's last deleted offset, or no note if none was deleted."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
-        """Keep the rows whose records, according to their coordinates, have not been deleted from bronze."""
+        """Keep the rows whose records, judging by their coordinates, have not been deleted from bronze."""
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
@@ -132,7 +132,7 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return a source's ids whose rows or letters retention has deleted: fingerprint, bar, until, since.
+    """Return the ids of which retention has deleted rows or dead letters: fingerprint, bar, until, since.
 
     `bar`, `until` and `since` are null if they were recorded under a different `sequence_by`. Grain: one row
     per id; key: fingerprint.
@@ -157,19 +157,18 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    The time must be compared with a row's first time column. It is None if retention has deleted nothing. For
-    a side table, `made_by` is its main table; for any other table, it is the table itself.
+    Compare the time with the first time column of a row. The time is None if retention has deleted nothing.
+    For a side table, `made_by` is its main table; for any other table, it is the table itself.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
 
 
 def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
-    """Return the time (UTC) before which no record of the source is accepted, whatever the allowed lateness.
+    """Return the time (UTC) before which no record is accepted, whatever the allowed lateness.
 
-    Retention has deleted the row to which an earlier record belongs, or records with which it must be
-    aggregated.
-    The time is None if nothing was deleted.
+    Retention has deleted the row to which an earlier record belongs, or records that must be aggregated with
+    it. The time is None if retention has deleted nothing.
     """
     cuts = list[datetime | None]()
     for table in (one for one in stream.gold if source.table in one.reads):

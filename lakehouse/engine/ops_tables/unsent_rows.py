@@ -55,12 +55,12 @@ _REMOVED = "changes_removed"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
-    """Record a gold table's rows that its topic or a store refused, unless they are already recorded."""
+    """Record the gold rows that a topic or a store refused, unless they are already recorded."""
     _note(lake, table, topic, [asdict(row) for row in rows], now)
 
 
 def note_removed(lake: Lake, table: str, topic: str, version: int, *, now: datetime) -> None:
-    """Record that changes up to a version were removed before they were sent."""
+    """Record that changes up to a version were removed by VACUUM before they were sent."""
     row = {"row_key": "", "version": version, "value_sha256": "", "reason": _REMOVED}
     _note(lake, table, topic, [row], now)
 
@@ -74,7 +74,7 @@ def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], no
 
 
 def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
-    """Return the entries for a gold table and one of its topics or stores, or None if there are none."""
+    """Return the entries for a gold table and one topic or store, or None if there are no entries."""
     rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
 

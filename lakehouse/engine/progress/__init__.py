@@ -1,1 +1,1 @@
-"""Queries' progress, as recorded in commits to the tables that they fill."""
+"""The progress of queries, as recorded in commits to the tables that they fill."""

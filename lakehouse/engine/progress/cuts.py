@@ -1,4 +1,4 @@
-"""Cuts: the source rows that a query has read, and the version of its target table that covers them.
+"""Cuts: a version of a table, together with exactly the source rows that it covers.
 
 For each version of a table, the log records how far its query had read the source. The version and this
 position form a cut: the version covers exactly the source rows before the position. A cut remains valid while
@@ -29,7 +29,7 @@ def position_of(spark: SparkSession, query: str, target: str, source: str) -> Po
 
 
 def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
-    """Return the query's position in the source, as recorded in a snapshot of the table that it fills."""
+    """Return the query's position in a source, as recorded in a snapshot of the table that it fills."""
     noted = tables.transactions_in(spark, snapshot)
     return position_in(noted, application(query, tables.table_id(spark, source)))
 
@@ -39,8 +39,8 @@ def not_ahead(
 ) -> int:
     """Return a side table's newest version that covers nothing beyond the positions in `read`.
 
-    `read` is keyed by source path. `target_id` is the id of the table that the query fills after the side
-    table.
+    `read` is keyed by the path of the source. `target_id` is the id of the table that the query fills after
+    the side table.
     """
     snapshot = tables.snapshot(spark, side)
     while True:
@@ -101,8 +101,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Return whether a reader at the position has unread appends before the version `end`.
 
-    If the table's readers follow corrections, these count as well. If log retention has removed commits since
-    the position, all rows count as unread.
+    If the table's readers follow corrections, corrections count as appends. If log retention has removed
+    commits since the position, all rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:
@@ -117,10 +117,10 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this version, possibly in different files.
+    """Return the newest version that contains the same rows as this version, even if in different files.
 
-    An older version's files may no longer exist, because compaction replaces them and VACUUM then removes
-    them.
+    The files of an older version might no longer exist, because compaction replaces them and VACUUM then
+    removes them.
     """
     newest = tables.version_of(spark, path)
     for entry in parts.entries(spark, path, version + 1, newest + 1):

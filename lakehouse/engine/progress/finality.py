@@ -1,12 +1,12 @@
-"""Finality: the event time up to which a gold table's rows are final, even if the grace changes.
+"""Finality: the event time up to which rows in a gold table are final, even if the grace period changes.
 
-A row is final once the front (the greatest merged event time) exceeds the row's `due_column` by the grace.
-Final rows remain final when the grace changes. The first micro-batch with a new grace records, as
-transactions in its commit, the new grace and the time up to which rows were already final. A table's initial
-grace is stored as a table property.
+A row is final once the front (the greatest merged event time) exceeds the row's `due_column` by the grace
+period. Final rows remain final when the grace period changes. The first micro-batch with a new grace period
+records, as transactions in its commit, the new grace period and the time up to which rows were already final.
+A table's initial grace period is stored as a table property.
 
-    gold.metrics_1m grace_s                    600   the current grace, in seconds
-    gold.metrics_1m final_until   1795723989203000   rows up to this time (in us) are final under any grace
+    gold.metrics_1m grace_s                    600   the current grace period, in seconds
+    gold.metrics_1m final_until   1795723989203000   rows up to this time (in us) remain final
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ SETTING = "grace_s"
 
 @dataclass(frozen=True)
 class Finality:
-    """A table's recorded grace, and the time (UTC, or None) up to which rows are final whatever the grace."""
+    """The grace period recorded in a table, and the time up to which rows are final (UTC, or None).
+
+    Rows up to that time remain final if the grace period changes.
+    """
 
     query: str
     grace: timedelta
@@ -44,9 +47,10 @@ class Finality:
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress of event time from the front `before` to `now`. The clock's grace may be new.
+        """Return the progress of event time from the front `before` to `now`.
 
-        At the front `before`, exactly the rows that are already final count as final, so they remain final.
+        The clock's grace period may differ from the recorded one. At the front `before`, exactly the rows
+        that are already final count as final, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -55,8 +59,8 @@ class Finality:
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
         """Return the moves for the next commit.
 
-        The moves require the recorded grace to be unchanged. If the clock's grace differs from it, they
-        record the clock's.
+        The moves require that the recorded grace period has not changed. If the clock has a different grace
+        period, the moves record it.
         """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
@@ -73,18 +77,21 @@ class Finality:
 
 
 def grace_of(clock: EventClock) -> timedelta:
-    """Return the grace: how much event time or wall-clock time must pass before a row is final."""
+    """Return the grace period: how much event time or wall-clock time must pass before a row is final."""
     return clock.when_idle.after
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property, or no property if rows do not become final by event time."""
+    """Return the grace period as a table property, or no property if event time does not make rows final."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return the finality recorded in a gold table's snapshot; if no grace is recorded, use the clock's."""
+    """Return the finality recorded in a snapshot of a gold table.
+
+    If no grace period is recorded, the clock's is used.
+    """
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

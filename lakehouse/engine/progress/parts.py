@@ -2,10 +2,10 @@
 
 A query reads either appends or the change feed. Appends are the files in commits that only add rows. Commits
 that change or remove rows are skipped, unless they correct rows and the query follows the table. A query that
-begins with a table's existing rows first reads the files in one version. If all these files record their
-rows' landing times, the rows are read in landing order, even if OPTIMIZE has rearranged them. A part then
-ends at the next file's first landing time, and contains the earlier rows of all files. A file is read by the
-name in its commit, even if compaction has replaced it since.
+begins with a table's existing rows first reads the files in one version. If all these files record the
+landing times of their rows, the rows are read in landing order, even if OPTIMIZE has rearranged them. In this
+case, a part ends at the first landing time in the next file, and contains the earlier rows from all files. A
+file is read under the name in its commit, even if compaction has since replaced it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MOST_COMMITS = 50
 class Part:
     """A part of a table between two positions. `files` are actions in the log.
 
-    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` contains
+    `files` can be empty, for example after compaction, or if all commits were skipped. `changed` contains
     version ranges (first, last) that are read from the change feed, because rows were removed or changed. If
-    it is empty, the files are appends. `foreign` lists the skipped commits by other writers. If the query
-    begins with these files, the part contains only rows that landed at or after `since` and before `until`
-    (UTC; None means no limit). `is_least` means that the part cannot be split further.
+    `changed` is empty, the files are appends. `foreign` lists the skipped commits by other writers. If the
+    query begins with these files, the part contains only rows that landed at or after `since` and before
+    `until` (UTC; None means no limit). `is_least` means that the part cannot be split further.
     """
 
     first: Position
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The files' size, or 0 if the part cannot be split because it is one commit or `is_least`."""
+        """The size of the files, or 0 if the part cannot be split because it is one commit or `is_least`."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
@@ -108,9 +108,10 @@ def appends(
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
-    """Return the change feed's next files before the version `end`. Limits and errors are as in `appends`.
+    """Return the next files of the change feed before the version `end`.
 
-    The existing rows with which a query begins are read from the table itself.
+    Limits and errors are the same as for `appends`. If a query begins with a table's existing rows, those are
+    read from the table itself.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -120,7 +121,7 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
 
 
 def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
-    """Return all appends between two positions, with the same options and errors as `appends`."""
+    """Return all appends between two positions. Options and errors are the same as for `appends`."""
     if first.is_beginning:
         every = tables.files_at(spark, path, first.version)
         times = [landings_of(file) for file in every]
@@ -139,7 +140,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the range's last version with change files that VACUUM has removed, or None if there is none."""
+    """Return the last version in a range whose change files VACUUM has removed, or None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -149,7 +150,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return the files of a version that a reader at the position has not read."""
+    """Return the files of a version that a reader at the position has not read yet."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -168,7 +169,7 @@ def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[Lo
 
 
 def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a commit from a table's log, or None if the log no longer contains it."""
+    """Return a commit from the log of a table, or None if the log no longer contains it."""
     try:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
@@ -232,8 +233,8 @@ def _versions(
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
     """Return the landing time (UTC) before which a reader at this position has read all records.
 
-    The position is among the files of one version. The time is None if the files do not record landing times;
-    such files are read one by one.
+    The position is between the files of one version. The time is None if the files do not record landing
+    times; such files are read one at a time.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
@@ -259,7 +260,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part from a position among a version's files up to its file `end`, given landing times."""
+    """Return the part from a position between files of a version to file `end`, given landing times."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):

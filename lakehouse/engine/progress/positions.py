@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from lakehouse.storage.tables.specs import Move, Position
 
 Transactions = Mapping[str, int]
-"""The version from each application's last transaction in a table, keyed by application id."""
+"""The version in the last transaction of each application in a table, keyed by application id."""
 
 _READS = " reads "
 _BEGINS = " begins "
@@ -35,7 +35,7 @@ BEFORE_ALL = Position(0)
 def application(query: str, source: str, *, of: str | None = None) -> str:
     """Return the application id of a query's transactions for a source.
 
-    For transactions in a table that is filled earlier, `of` is the id of the table that the query fills last.
+    If the query fills several tables, `of` is the id of the last one, for transactions in the other tables.
     """
     return f"{query}{'' if of is None else f'{_OF}{of}'}{_READS}{source}"
 
@@ -76,7 +76,7 @@ def sources_in(noted: Transactions, query: str, *, of: str | None = None) -> set
 
 
 def topic_source(topic: str, topic_id: str | None) -> str:
-    """Return a topic's name as a source. Brokers older than 2.8 have no topic ids."""
+    """Return the name that identifies a topic as a source. Brokers older than 2.8 have no topic ids."""
     return f"{topic}:{topic_id or '-'}"
 
 

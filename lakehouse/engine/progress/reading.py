@@ -1,9 +1,9 @@
 """The tables that a query reads, and its positions in them, as recorded in the tables that it fills.
 
-A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
+A query can fill several tables in order, such as dead letters and then clean rows. The commit to the last
 table completes the micro-batch. If an earlier table is ahead of the last table, a micro-batch was killed
-between their commits, so it is repeated up to exactly the same position. The only state that `Reading` keeps
-between micro-batches saves it from rereading commits without rows.
+between the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading`
+keeps only the state that avoids rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Rows that a commit has just appended to a table, their number (`count`), and the commit's version."""
+    """Rows that a commit has just appended to a table, their count, and the version of the commit."""
 
     rows: DataFrame
     count: int
@@ -60,9 +60,9 @@ class Taken:
 
     `number` is the target table's version after the commit, and `begins` contains the positions that the
     target recorded before the commit. `reads` describes the input for messages. `size_bytes` is the size of
-    the input files, or 0 if they cannot be split. `moves` contains the target's moves. `beside` contains the
-    moves for each other table, in order, or None if an earlier attempt has already committed this micro-batch
-    to that table.
+    the input files, or 0 if they cannot be split. `moves` contains the moves for the target table. `beside`
+    contains the moves for each other table, in order, or None if an earlier attempt has already committed
+    this micro-batch to that table.
     """
 
     rows: Mapping[str, DataFrame]
@@ -227,7 +227,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """A table's rows (or None), their number and the end position. `size_bytes` is `Part.divisible_bytes`."""
+    """Rows from a table (or None), their count and end position. `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -247,8 +247,8 @@ class _Found:
 class _Attempt:
     """The last attempt to process a source, as recorded in the tables that are filled before the target.
 
-    `began` is the position where the query began, used if it has not finished a micro-batch; None if nothing
-    is recorded. `ends` contains the end position recorded in each table.
+    `began` is the position at which the query began (None if not recorded); it is used if the query has not
+    yet finished a micro-batch. `ends` contains the end position recorded in each table.
     """
 
     began: Position | None
@@ -261,18 +261,18 @@ class _Attempt:
         return cls(began, tuple(end for end, _ in ends))
 
     def end_after(self, position: Position | None) -> Position | None:
-        """Return the attempt's end position, or None if the target has also recorded it."""
+        """Return the end position of the attempt, or None if the target table has recorded it, too."""
         beyond = [end for end in self.ends if position is None or position.is_before(end)]
         return beyond[-1] if beyond else None
 
 
 @dataclass(frozen=True)
 class _State:
-    """The state in the logs of a query's tables at one moment, keyed by source table name.
+    """The state in the logs of a query's tables at one moment, keyed by the name of the source table.
 
     `positions` contains the positions that the target table has recorded (None: no position). `first`
-    contains the positions at which the next micro-batch starts. `ends` contains a killed micro-batch's end in
-    each source; it is empty if no micro-batch was killed.
+    contains the positions at which the next micro-batch starts. If a micro-batch was killed, `ends` contains
+    its end in each source; otherwise, `ends` is empty.
     """
 
     reading: Reading

@@ -1,12 +1,12 @@
-"""A gold table's export progress, recorded as a note in the lake.
+"""The progress of exporting a gold table, recorded as a note in the lake.
 
 An export sends rows to a topic, in a transaction that also records the position, and then to other stores. It
-writes the note last, and the next micro-batch begins at the note's position. If the topic's position is ahead
-of the note's, a micro-batch was killed in between. The note outlives a consumer group's offsets, which a
-broker drops after a week without use. For a table without a topic, the note is the only record of the
-progress. If a store lacks rows that the topic contains, because it was unavailable or full, the note records
-this, and the store is filled again. The note is a small file in the table's directory, one per topic, and is
-deleted with the table.
+writes the note last, and the next micro-batch begins at the position in the note. If the position in the
+topic is ahead, a micro-batch was killed in between. The note outlives the offsets of a consumer group, which
+a broker drops after a week without use. For a table without a topic, only the note records the progress. If a
+store lacks rows that the topic contains, because it was unavailable or full, the note records this, and the
+store is filled again. The note is a small file in the table's directory, one per topic, and is deleted with
+the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def note(
 ) -> None:
     """Record how far the table at `path` has been sent, and which sinks lack rows.
 
-    The new note replaces the previous note.
+    The new note replaces the previous one.
     """
     position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
     text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
@@ -50,7 +50,7 @@ def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
 
 
 def behind_in(text: str) -> frozenset[str]:
-    """Return the names of the sinks that lack rows, from a note's content."""
+    """Return the names of the sinks that lack rows, according to the content of a note."""
     try:
         found = json.loads(text)
     except ValueError:  # truncated, for example by a power failure
@@ -61,7 +61,7 @@ def behind_in(text: str) -> frozenset[str]:
 
 
 def progress_in(text: str) -> Progress | None:
-    """Return the progress in a note's content, or None if it is truncated, for example by a power failure."""
+    """Return the progress in the content of a note, or None if it was truncated, as by a power failure."""
     try:
         found: dict[str, Any] = json.loads(text)
         return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))
