@@ -1,4 +1,4 @@
-"""Compare records with the same id, in landing order, under the rules in `records.identity`."""
+"""Compare records that have the same id, in landing order, by the rules in `records.identity`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lakehouse.storage.spark.columns import Columns
 from lakehouse.streams.definition import ID, Source, header_of
 
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
-"""Columns in an outcome row: whether the row removes a silver row or changes an existing letter."""
+"""Columns in a row of the outcome: whether it removes a silver row or changes an existing dead letter."""
 
 _OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
 _ROW, _DELETION, _OTHER = "row", "deletion", "other"
@@ -44,10 +44,10 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
     """Decide the outcome of validated records by comparing them with each other and with earlier records.
 
     `judged` contains the columns that `judge` returns, and every record has an id. If there is a column
-    IS_CLOSED, the records that it marks are ignored and keep their reasons, unless a later row with the same
-    id shows that they were sent again. `standing` contains silver rows with the columns from `row_columns`,
-    and `letters` contains dead letters with the columns LETTERS. Both contain only earlier records that are
-    not in `judged`, but may contain other ids.
+    IS_CLOSED, records for which it is true are ignored and keep their reasons, unless a later row with the
+    same id shows that they were sent again. `standing` contains silver rows with the columns from
+    `row_columns`, and `letters` contains dead letters with the columns LETTERS. Both contain only earlier
+    records that are not in `judged`. They can contain other ids as well.
 
     Grain of the outcome: one row per record in `judged`, per removed silver row (IS_REMOVED) and per changed
     letter (IS_LETTER); key: topic, partition, offset. `reasons` lists the reasons for refusing the record,
@@ -61,17 +61,17 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
-    """Return the removed silver rows with reasons, ids and times."""
+    """Return the silver rows that are removed, with reasons, ids and times."""
     return outcome.where(IS_REMOVED).select(*PLACE, *_OF_REMOVED)
 
 
 def changed_by(outcome: DataFrame) -> DataFrame:
-    """Return the changed letters with their new reasons."""
+    """Return the dead letters that are changed, with their new reasons."""
     return outcome.where(IS_LETTER).select(*PLACE, "reasons")
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return the validated records. Reasons in the outcome replace a record's previous reasons."""
+    """Return the validated records; reasons in the outcome replace the previous reasons for a record."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")
@@ -150,7 +150,7 @@ def _kind_of_judged(*, are_marked: bool) -> Column:
 
 
 def _kind_of_letter() -> Column:
-    """Return a letter's kind: a deletion, any other open letter, or a record that `counts` (_ROW)."""
+    """Return the kind of a dead letter: a deletion, another open letter, or a record that `counts` (_ROW)."""
     deletes = (F.col("status") == DELETION) | F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE))
     return F.when(deletes, _DELETION).when(F.col("status") == OPEN, _OTHER).otherwise(_ROW)
 
@@ -162,9 +162,9 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     greater than all earlier ones. `best` is the latest new record. `low` contains the best record's sequence
     and, negated, the earliest send time of the best record and its repeats. A deletion without a sequence
     removes the greatest sequence that was sent no later than the deletion, and all lower sequences. The best
-    record is therefore a row if `low` was sent later than every such deletion (`until`), and if its sequence
-    is greater than the sequences in all deletions that have one (`bar`). `rows` lists the records that became
-    rows, in order. The columns `end_...` contain the state after all records.
+    record is therefore a row if the send time in `low` is later than every such deletion (`until`), and if
+    its sequence is greater than the sequences in all deletions that have one (`bar`). `rows` lists the
+    records that became rows, in order. The columns `end_...` contain the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -235,7 +235,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the resulting reasons for refusing a record, or null for a silver row or an unchanged letter."""
+    """Return the reasons for refusing a record, or null for a silver row or an unchanged dead letter."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

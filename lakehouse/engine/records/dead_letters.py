@@ -2,10 +2,10 @@
 
 Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
 raw key, value and headers are the original bytes. Times are UTC. Rerunning a micro-batch does not write its
-rows again. `status` is open until the record is accepted into silver (replayed), the user gives it up
-(discarded), or it is sent again as a new record (resent; the last reason names the new record). Letters for
+rows again. `status` is open until the record is accepted into silver (replayed), given up by the user
+(discarded), or sent again as a new record (resent; the last reason names the new record). Dead letters for
 duplicates, superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`).
-`batch` is null if no micro-batch refused the record.
+`batch` is null if the record was not refused by a micro-batch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SCHEMA = described(
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
 SENT_AGAIN_AS = identity.SENT_AGAIN_AS
 LOST = "lost"
-"""The rule in a replayed record's letter if another writer has deleted the original letter."""
+"""The rule in the dead letter of a replayed record if another writer has deleted the original dead letter."""
 RULES = frozenset(
     {
         "bad_key",
@@ -104,9 +104,9 @@ RULES = frozenset(
         "wrong_type",
     }
 )
-"""The rules that apply to every stream, including those for closed letters. A stream may add its own rules.
+"""The rules that apply to every stream, including those for closed dead letters.
 
-Filtering by any other rule is refused, unless a letter contains it.
+A stream can add its own rules. Filtering by any other rule is refused, unless a dead letter contains it.
 """
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
@@ -138,10 +138,10 @@ class LetterOrigin:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of dead letters that match all the given conditions.
+    """A selection of dead letters; each given condition must match.
 
-    A letter matches `rule` if one of its reasons names that rule. `since` (inclusive) and `until` (exclusive)
-    limit `first_seen`, UTC. `id` is a prefix of the letter's id.
+    `rule` matches a dead letter if one of its reasons names that rule. `since` (inclusive) and `until`
+    (exclusive) limit `first_seen`, UTC. `id` is a prefix of the dead letter's id.
     """
 
     streams: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class Selection:
 
 
 def is_skipped() -> Column:
-    """Return whether a letter's record was skipped with --skip and has not been replayed since."""
+    """Return whether the record in a dead letter was skipped with --skip and has not been replayed since."""
     return F.array_contains("reasons.rule", SKIPPED) & (F.col("status") != REPLAYED)
 
 
@@ -189,8 +189,8 @@ def refuse_unnamed(
 ) -> None:
     """Raise QueryError for a topic or rule that neither the streams nor the letters contain.
 
-    `topics` and `rules` come from the streams. The letters are read only if `topics` or `rules` lack a
-    selected name.
+    `topics` and `rules` contain the names that the streams use. The letters are read only if a selected name
+    is not among them.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -206,9 +206,9 @@ def _refuse(what: str, name: str, known: Collection[str]) -> None:
 
 
 def count_letters(letters: DataFrame) -> list[Row]:
-    """Return the number of letters by stream, rule and status, largest first.
+    """Return the number of dead letters by stream, rule and status, largest first.
 
-    A letter with two rules counts under both.
+    A dead letter with two rules counts under both.
     """
     by_rule = letters.select("stream", "status", F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     counts = by_rule.groupBy("stream", "rule", "status").count()
@@ -216,19 +216,22 @@ def count_letters(letters: DataFrame) -> list[Row]:
 
 
 def count_by_rule(letters: DataFrame) -> dict[str, int]:
-    """Return the number of letters by rule, largest first; a letter with two rules counts under both."""
+    """Return the number of dead letters by rule, largest first.
+
+    A dead letter with two rules counts under both.
+    """
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     counts = rules.groupBy("rule").count().orderBy(F.desc("count"), "rule")
     return {row.rule: row["count"] for row in counts.collect()}
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, as written in the letters of resent records."""
+    """Return a record's topic/partition/offset, as written in the dead letters of resent records."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
-    """Return the values to set on letters (merge target `t`) whose records were sent again.
+    """Return the values to set in dead letters (merge target `t`) whose records were sent again.
 
     `place` is the topic/partition/offset of the new record in silver.
     """
@@ -237,15 +240,15 @@ def resent_as(place: Column) -> dict[str, Column]:
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Add one more attempt to the values to set on letters (merge target `t`)."""
+    """Add one more attempt to the values to set in dead letters (merge target `t`)."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
-    """Return the newest letters by `first_seen`, without key, headers and Kafka's timestamp.
+    """Return the newest dead letters by `first_seen`, without key, headers and Kafka's timestamp.
 
-    `value` contains the first `value_bytes` of the raw value. The added column `length` is the value's full
-    length in bytes.
+    `value` contains only the first `value_bytes` of the raw value. An added column, `length`, contains the
+    full length of the value in bytes.
     """
     newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
     newest = newest.drop("key", "headers", "kafka_timestamp")
@@ -254,10 +257,10 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 
 
 def find_letter(letters: DataFrame, beginning: str) -> Row:
-    """Return the only letter whose id has this prefix.
+    """Return the only dead letter whose id has this prefix.
 
-    If Python cannot represent one of the letter's times, all its times are returned as text
-    (`lakehouse.storage.spark.collecting`). Raises QueryError if no letter matches, or if several do.
+    If Python cannot represent one of its times, all its times are returned as text
+    (`lakehouse.storage.spark.collecting`). Raises QueryError if no dead letter matches, or if several do.
     """
     found = collected(letters.where(F.col("id").startswith(beginning)).limit(2))
     if not found:
@@ -275,8 +278,8 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
     """Return refused records as dead letters with one attempt; unknown values are null.
 
-    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). `dead` may lack the
-    columns in _LACKING.
+    The dead letters are open, or closed from the start (`lakehouse.engine.records.identity`). `dead` may lack
+    the columns in _LACKING.
     """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
@@ -288,9 +291,9 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
 
 
 def status_by(reasons: Column) -> Column:
-    """Return a letter's status from its reasons.
+    """Return the status of a dead letter, given its reasons.
 
-    A letter is closed if its only reason is a rule in CLOSED, and resent if its last reason is RESENT.
+    A dead letter is closed if its only reason is a rule in CLOSED, and resent if its last reason is RESENT.
     Otherwise, it is open.
     """
     rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
@@ -299,16 +302,16 @@ def status_by(reasons: Column) -> Column:
 
 
 def own_time_by(reasons: Column) -> Column:
-    """Return a refused record's own time (UTC). It advances the front (`engine.ops_tables.fronts`).
+    """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
 
-    The time is null if the record was not valid by itself when it landed, which is true of all records that a
+    The time is null if the record was not valid by itself when it landed. This includes all records that a
     replay admitted.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id of the letter that a stage writes for a record."""
+    """Return the id of the dead letter that a stage writes for a record."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

@@ -6,7 +6,7 @@ TYPED    a struct of the contract's columns and `event_time` in their own types,
          a different type or no value; only Avro and Protobuf have this column and those below
 PROVEN   whether TYPED proves that all fields are valid
 LACKS    the columns of required fields that the writer's schema lacks, or null if there are none
-AGAINST  array of reasons for refusing fields or `event_time` that the JSON does not show; null if none
+AGAINST  array of reasons, not visible in the JSON, for refusing fields or `event_time`; null if none
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ def typed(name: str) -> Column:
 
 
 def reason_against(column: str) -> Column:
-    """Return the decoder's reason for refusing a column, or null."""
+    """Return the decoder's reason for refusing the value of a column, or null if there is none."""
     return F.get(F.filter(AGAINST, lambda one: one["column"] == F.lit(column)), 0)
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null, even for values that JSON cannot express."""
+    """Return the reason why a decoded field is invalid, or null if it is valid.
+
+    This covers values that JSON cannot express.
+    """
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))

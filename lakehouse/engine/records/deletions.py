@@ -10,9 +10,9 @@ docs/ids.md shows the forms of keys. Text is UTF-8. An id in JSON or Avro is a n
 number, such as 17 or 17.0; a `long` or `int` is a signed integer of 8 or 4 bytes, big-endian. A JSON key may
 begin with the five-byte prefix for a registered schema, because JSON text never begins with a zero byte.
 
-A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
-count. Without a sequence, Kafka's timestamps decide which records the deletion deletes
-(`lakehouse.engine.records.comparing`). A deletion's other fields and its time are not validated.
+The sequence of a deletion comes from the header or field that `sequence_by` names, unless the field is within
+`after`. Without a sequence, Kafka's timestamps decide which records are deleted
+(`lakehouse.engine.records.comparing`). The other fields of a deletion, and its time, are not validated.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
 from lakehouse.streams.messages import json_path
 
 DELETION = "deletion"
-"""The rule in the letter of a valid deletion."""
+"""The rule in the dead letter of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
 """Columns added before validation for Avro keys: the id as text, and the reason for refusing it, or null."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
-_FRAMED = 5  # bytes: a zero byte and the registered schema's id
+_FRAMED = 5  # bytes: a zero byte, and the id of the registered schema
 _NUMBER = re.compile(r"-?[0-9]")
 
 
@@ -51,7 +51,7 @@ def as_read(source: Source) -> Contract:
 
 
 def columns(source: Source) -> dict[str, Column]:
-    """Return the columns for the fields that only deletions use, or no columns for a source without a mark.
+    """Return the columns for fields that only deletions use; none for a source without a deletion mark.
 
     Values come from the record's variants and, if the format has types, from the decoded struct.
     """
@@ -64,7 +64,7 @@ def columns(source: Source) -> dict[str, Column]:
 
 
 def is_provable(source: Source) -> bool:
-    """Return whether Spark's typed parser can prove that a record lacks the mark.
+    """Return whether Spark's typed parser can prove that a record lacks the deletion mark.
 
     The parser may change a number's notation, and it does not read fields inside objects.
     """
@@ -77,13 +77,13 @@ def is_provable(source: Source) -> bool:
 
 
 def with_mark(schema: StructType, source: Source) -> StructType:
-    """Return the typed parser's schema with the mark's field."""
+    """Return the schema for the typed parser, with the field for the deletion mark added."""
     mark = source.mark
     return schema if mark is None or mark.name in schema.names else schema.add(mark.path[0], "string")
 
 
 def is_unmarked(source: Source) -> Column:
-    """Return whether a record read by the typed parser lacks the mark."""
+    """Return whether a record that the typed parser has read lacks the deletion mark."""
     mark = source.mark
     if mark is None:
         return F.lit(True)
@@ -97,7 +97,7 @@ def is_deletion(source: Source) -> Column:
 
 
 def is_marked(source: Source) -> Column:
-    """Return whether a parsed record has the mark."""
+    """Return whether a parsed record has the deletion mark."""
     mark = source.mark
     if mark is None:
         return F.lit(False)
@@ -123,7 +123,7 @@ def sequence_of(source: Source) -> Column:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return a deletion's only reason: that it deletes an id, or why its id or sequence is invalid."""
+    """Return the only reason in a deletion's dead letter: which id it deletes, or why it is invalid."""
     deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
     wrong = F.when(F.col("_value").isNull(), _against_key(source))
     if source.mark is not None:
@@ -149,7 +149,7 @@ def _is_in_after(path: tuple[str, ...]) -> bool:
 
 
 def _id_field(source: Source) -> Field:
-    """Return the field that contains the id to delete in a marked record."""
+    """Return the field that contains the id to delete, in a record with the deletion mark."""
     field = next(one for one in source.contract.fields if one.column == source.id_column)
     if not _is_in_after(field.path):
         return field
@@ -159,7 +159,10 @@ def _id_field(source: Source) -> Field:
 
 
 def _sequence_field(source: Source) -> Field | None:
-    """Return the field with a marked record's sequence, or None if there is no such field outside `after`."""
+    """Return the field with the sequence of a record with the deletion mark, if it is outside `after`.
+
+    Otherwise, return None.
+    """
     if source.mark is None or header_of(source.sequence_by):
         return None
     field = next(one for one in source.contract.fields if one.column == source.sequence_column)
@@ -201,7 +204,7 @@ def _json_id(text: Column, path: tuple[str, ...]) -> Column:
 
 
 def _against_key(source: Source) -> Column:
-    """Return the reason for refusing the key of a record without a value, or null."""
+    """Return the reason for refusing the key of a record without a value, or null if the key is valid."""
     form, key, column = source.key_form, F.col("_key"), source.id_column
     empty = reason("key_empty", column, F.lit("a deletion's key is empty"))
     found = F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key"))).when(
@@ -232,10 +235,12 @@ def _expected(source: Source) -> str:
 
 
 def _against_marked(source: Source) -> Column:
-    """Return the reason for refusing a marked record whose id cannot be read, or null."""
+    """Return the reason for refusing a deletion that has the mark, or null if its id can be read."""
     column = source.id_column
     if name := header_of(source.unique_by):
-        message = with_value(f"the deletion has no header {name} with UTF-8 text", shown(header_text(name)))
+        message = with_value(
+            f"the deletion has no {name} header containing UTF-8 text", shown(header_text(name))
+        )
     else:
         field = _id_field(source)
         said = f"the deletion has no {field.name} that is a string or whole number"
@@ -244,7 +249,7 @@ def _against_marked(source: Source) -> Column:
 
 
 def _against_sequence(source: Source) -> Column:
-    """Return the reason for refusing a sequence that is present but invalid, or null."""
+    """Return the reason for refusing a deletion's sequence, or null if it is absent or valid."""
     column = source.sequence_column
     if name := header_of(source.sequence_by):
         is_there, value, said = header_text(name).isNotNull(), shown(header_text(name)), f"header {name}"
@@ -254,5 +259,5 @@ def _against_sequence(source: Source) -> Column:
             return F.lit(None)
         kind = F.col(type_column(field.column))
         is_there, value, said = kind.isNotNull() & (kind != "VOID"), as_written(field.path), field.name
-    message = with_value(f"the deletion's {said} is not a 64-bit whole number", value)
+    message = with_value(f"the deletion's {said} is not a 64-bit integer", value)
     return F.when(is_there & sequence_of(source).isNull(), reason("bad_sequence", column, message))

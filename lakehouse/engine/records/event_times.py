@@ -41,7 +41,7 @@ _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, but Spark's cas
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Return whether a whole number is an accepted time in a unit, by default the contract's unit."""
+    """Return whether an integer is an accepted time in a unit (by default, the contract's unit)."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
@@ -73,7 +73,7 @@ def is_absent() -> Column:
 
 
 def written(contract: Contract) -> Column:
-    """Return a record's ISO 8601 time, which is a separate column because it is used twice."""
+    """Return the time of a record whose time is text; a separate column, because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
@@ -94,7 +94,7 @@ def of_record(source: Source) -> Column:
 
 
 def reason_of(source: Source) -> Column:
-    """Return the reason why a record has no accepted event time, or null."""
+    """Return the reason for refusing a record's event time, or null if the time is accepted."""
     contract, kind = source.contract, F.col(KIND)
     name, forms, bounds = contract.event_time, _forms(contract), _bounds(source)
     of_form = fields.is_whole(kind) | (kind == "STRING")
@@ -172,9 +172,9 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Say what may be wrong with a value that is not an accepted time.
+    """Return a hint at what could be wrong with a value that is not an accepted time.
 
-    A number may be a time between 2000 and 2100 in another unit; text may lack an offset.
+    The value could be a time between 2000 and 2100 in another unit, or text without an offset.
     """
     stamp = fields.variant_at(contract.event_time_path)
     number = F.try_variant_get(stamp, "$", "bigint")

@@ -56,7 +56,7 @@ _JSON_NAMES = {
 }
 _NOT_WHOLE = "a number with a non-zero fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
-_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the decimal point
+_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding can add a digit before the decimal point
 _WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even for strings
 _WHOLE_DECIMAL = r"^DECIMAL\(\d+,0\)$"  # a variant's type for 270.0 (stored as 270) and beyond a long
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
@@ -67,12 +67,12 @@ MOST_MAGNITUDE = 1e140
 
 
 def payload_column(column: str) -> str:
-    """Return the name of the column for a normalized payload that is the last field in its record."""
+    """Return the name of the column for a field's normalized JSON, if the field is the last in its record."""
     return f"_payload_{column}"
 
 
 def type_column(column: str) -> str:
-    """Return the name of the column for a field's JSON type (from schema_of_variant)."""
+    """Return the name of the column for a field's JSON type, as returned by schema_of_variant."""
     return f"_type_{column}"
 
 
@@ -84,8 +84,8 @@ def exact_column(column: str) -> str:
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    The parser is not used for fields inside objects, because it accepts duplicate names there. Variants
-    refuse them.
+    The parser is not used for fields inside objects, because it accepts duplicate names there, whereas
+    variants refuse duplicate names.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
@@ -154,7 +154,7 @@ def last_payload(text: Column, value: Column, field: Field) -> Column:
 
 
 def is_proven(value: Column, field: Field) -> Column:
-    """Return whether a value from Spark's typed parser can only result from the field's JSON type."""
+    """Return whether a value from Spark's typed parser proves that the JSON value has the field's type."""
     if field.type is FieldType.DOUBLE:
         return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
@@ -177,7 +177,7 @@ def is_proven(value: Column, field: Field) -> Column:
 
 
 def proven(typed: Column, field: Field) -> Column:
-    """Return the value of a proven field, as read by Spark's typed parser."""
+    """Return the value of a field that is proven valid, as read by Spark's typed parser."""
     if field.type is FieldType.JSON:
         return F.coalesce(F.col(payload_column(field.column)), typed)
     if field.type is FieldType.DECIMAL:
@@ -192,8 +192,8 @@ def looked_up(variant: Column, text: Column, field: Field) -> Column:
     For a string field, a whole number also counts and becomes its digits.
 
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
-    double, so the number is read from the text. The result is null if this search fails, because the field's
-    name is escaped or also occurs in a nested object (for a nested field: anywhere else).
+    double, so the number is read from the text. The result is null if the number cannot be found, because the
+    field's name is escaped or also occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -233,7 +233,7 @@ def as_written(path: tuple[str, ...]) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a field is invalid, or null."""
+    """Return the reason why a field is invalid, or null if it is valid."""
     kind, value = F.col(type_column(field.column)), F.col(field.column)
     found = _reason_of_value(kind, value, field)
     if field.required:
@@ -248,7 +248,7 @@ def reason_of(field: Field) -> Column:
 
 
 def misplaced(path: tuple[str, ...], column: str) -> Column:
-    """Return the reason for refusing a record in which a value on the path is not an object, or null."""
+    """Return the reason for refusing a record if a value on the path is not an object; otherwise null."""
     reasons = []
     for depth in range(1, len(path)):
         value = variant_at(path[:depth])
@@ -286,13 +286,13 @@ def is_number(kind: Column) -> Column:
 def is_whole(kind: Column) -> Column:
     """Return whether a type from schema_of_variant is that of an integer, such as 270 or 270.0.
 
-    A number with an exponent or more than 38 digits, zeros included, is a double in a variant.
+    In a variant, a number with an exponent, or with more than 38 digits including zeros, is a double.
     """
     return (kind == "BIGINT") | kind.rlike(_WHOLE_DECIMAL)
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason for refusing a value that is not missing; null if it is accepted."""
+    """Return the reason for refusing a value that is present, or null if it is accepted."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

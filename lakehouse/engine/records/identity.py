@@ -1,12 +1,12 @@
-"""The ids of records, and the dead-letter rules for records that are compared because they have the same id.
+"""The ids of records, and the dead-letter rules that result from comparing records with the same id.
 
 With `unique_by` alone, records with the same id and event time are compared. With `sequence_by`, all records
 with the same id are compared. docs/decisions/what-a-record-becomes.md explains the possible outcomes, and
 `lakehouse.engine.records.comparing` decides the outcome for live runs, replays, rebuilds and the audit.
 
-A record that is not a row in silver has one letter. Each rule in CLOSED is the only reason in a letter, and
-also the letter's status. `conflicting_id`, `nothing_to_delete` and `retained` leave a letter open. When an
-open letter's record is sent again, `resent` becomes the letter's last reason.
+A record that is not a row in silver has one dead letter. A rule in CLOSED is the only reason in its dead
+letter, and is also the dead letter's status. `conflicting_id`, `nothing_to_delete` and `retained` leave a
+dead letter open. When the record of an open dead letter is sent again, `resent` becomes the last reason.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
 NOTHING_TO_DELETE, LATE, RESENT, RETAINED = "nothing_to_delete", "late", "resent", "retained"
 CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
-"""Rules whose letters are closed from the start, because they need no action."""
+"""Rules whose dead letters are closed from the start, because they need no action."""
 OPEN = "open"
 SENT_AGAIN_AS = "sent again as "
-"""The beginning of the message in a resent letter's last reason, before the new record's coordinates."""
+"""The start of the message in a resent dead letter's last reason; the new record's coordinates follow."""
 
 IS_CLOSED = "_is_closed"
-"""A column in validated records: whether retention excludes the record from the comparison."""
+"""A column in validated records: whether a record is excluded from comparisons because of retention."""
 
 PLACE = ("topic", "partition", "offset")
-"""A record's key."""
+"""The key of a Kafka record: its coordinates."""
 
 
 def header_types(source: Source) -> dict[str, DataType]:
@@ -51,7 +51,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return the columns in `header_types` for raw records. A missing or unreadable header is null."""
+    """Return the columns in `header_types` for raw records, with null for a missing or unreadable header."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -68,11 +68,11 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
         broken = F.when(~F.is_valid_utf8(header_text(name)), shown_bytes(header_text(name).cast("binary")))
-        message = with_value(f"the record has no header {name} with UTF-8 text", broken)
+        message = with_value(f"the record has no {name} header containing UTF-8 text", broken)
         found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
     if name := header_of(source.sequence_by):
         message = with_value(
-            f"the record has no header {name} with a 64-bit whole number", shown(header_text(name))
+            f"the record has no {name} header containing a 64-bit integer", shown(header_text(name))
         )
         found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
     return tuple(found)
@@ -107,7 +107,7 @@ def may_be_row() -> Column:
 
 
 def is_compared(source: Source) -> Column:
-    """Return whether a validated record may become or delete a row: it is valid, only late, or a deletion."""
+    """Return whether a validated record can become or delete a row: it is valid, only late, or a deletion."""
     sound = may_be_row()
     if source.sequence_by is not None:
         sound = sound | is_only(DELETION)
@@ -120,18 +120,18 @@ def id_of_row(source: Source) -> Column:
 
 
 def is_sound_alone(reasons: Column) -> Column:
-    """Return whether a letter's record was valid by itself, and refused only because of its id."""
+    """Return whether the record in a dead letter was valid by itself, and refused only because of its id."""
     of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
     return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
 
 
 def late_in(reasons: str) -> Column:
-    """Return the reasons in a letter that mark its record as late."""
+    """Return the reasons in a dead letter that mark its record as late."""
     return F.filter(reasons, lambda one: one.getField("rule") == LATE)
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason for refusing a record because retention has removed its id's row or letters."""
+    """Return the reason for refusing a record because retention has removed the data of its id."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
@@ -163,7 +163,7 @@ LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
 
 
 def are_compared() -> Column:
-    """Return whether a letter takes part in comparisons, or may be closed when its record is sent again."""
+    """Return whether a dead letter is compared, or can be closed when its record is sent again."""
     return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
 
 

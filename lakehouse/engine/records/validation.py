@@ -37,7 +37,7 @@ from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, F
 from lakehouse.streams.definition import Source
 
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""A replay's admission of a record, which happened at `at`, after all records that landed up to `after`.
+"""The admission of a record by a replay, at the time `at`, after all records that landed up to `after`.
 
 Both times are UTC. `at` is later than in all earlier admissions.
 """
@@ -83,7 +83,7 @@ def clean_schema(contract: Contract) -> StructType:
 
 
 def silver_schema(source: Source) -> StructType:
-    """Return the schema of a source's silver table: the columns from its contract and from headers."""
+    """Return the schema of a source's silver table, with the columns from its contract and from headers."""
     schema = clean_schema(source.contract)
     more = [StructField(name, type_, nullable=True) for name, type_ in identity.header_types(source).items()]
     return StructType([*schema, *more])
@@ -92,10 +92,10 @@ def silver_schema(source: Source) -> StructType:
 def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
     """Return one row per raw record: the clean columns, `reasons`, and `raw` if there are any reasons.
 
-    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC. It may be a column of
-    `rows`, and is null before the first record. `raw` (key, value, headers, kafka_timestamp) is null for
-    clean rows. A record's landing time is used as the current time, so validating the record again gives the
-    same result. For a source with `unique_by`, every row contains `raw` and the columns with which
+    `rows` are bronze rows. `watermark` is the earliest event time that is still accepted, UTC. It can be a
+    column of `rows`, and is null before the first record. `raw` (key, value, headers, kafka_timestamp) is
+    null for clean rows. A record's landing time is used as the current time, so validating the record again
+    gives the same result. For a source with `unique_by`, every row contains `raw` and the columns with which
     `lakehouse.engine.records.identity` compares records. Records in formats other than JSON must be decoded
     first (`lakehouse.engine.formats.decode`).
     """
@@ -106,7 +106,10 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
-    """Refuse each record as `skipped` without reading its content; return the same columns as `judge`."""
+    """Refuse each record with the rule `skipped`, without reading its content.
+
+    The columns are the same as in the result of `judge`.
+    """
     nothing = F.lit(None)
     kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
         "kafka_timestamp": F.col("timestamp")
@@ -303,7 +306,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _typed(field: Field) -> Column:
-    """Return a field's value from the typed parser."""
+    """Return the value of a field, as read by the typed parser."""
     return F.col("_typed").getField(field.path[-1])
 
 
@@ -359,5 +362,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return a silver table's watermark, given its greatest own event time (`front`), or None without one."""
+    """Return a silver table's watermark, or None if it has no `front` (its greatest own event time)."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

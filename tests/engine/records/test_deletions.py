@@ -255,7 +255,7 @@ def test_a_deletion_in_debeziums_envelope_has_the_id_in_before_and_the_sequence_
         ),
         (
             (None, envelope("d", ROW, None, lsn="9"), []),
-            refused("bad_sequence", 'the deletion\'s source.lsn is not a 64-bit whole number: "9"', "1004"),
+            refused("bad_sequence", 'the deletion\'s source.lsn is not a 64-bit integer: "9"', "1004"),
         ),
     ]
 
@@ -329,7 +329,7 @@ def test_a_header_has_the_sequence_of_a_record_without_a_value(spark: SparkSessi
         ([("lsn", None)], deletes("a-1")),
         (
             [("lsn", b"12.5")],
-            refused("bad_sequence", "the deletion's header lsn is not a 64-bit whole number: 12.5", "a-1"),
+            refused("bad_sequence", "the deletion's header lsn is not a 64-bit integer: 12.5", "a-1"),
         ),
     ]
 
