@@ -1,11 +1,11 @@
 """A stream's loop, which runs the layers in order. Each layer reads its unread rows up to the newest version.
 
-A round runs each step once. The rows in a step's commit are passed on in memory. If they are exactly the next
-step's input, that step uses them; otherwise, it reads the tables. The same code therefore runs all layers in
-one application, a single layer, a catch-up and a retry. A failed step is discarded and recreated after a
-pause, while the steps before and after it continue. If a micro-batch fills the heap, the step retries with a
-quarter of the input, and then increases the size again. If individual records make a step fail, the error
-names them.
+A round runs each step once. The rows that a step commits are passed on in memory. If they are exactly the
+input of the next step, that step uses them; otherwise, it reads the tables. The same code therefore runs all
+layers in one application, a single layer, a catch-up and a retry. A failed step is discarded and recreated
+after a pause, while the steps before and after it continue. If a micro-batch fills the heap, the step retries
+with a quarter of the input, and then increases the size again. If individual records make a step fail, the
+error names them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A written micro-batch: its step, number, result and duration.
+    """A micro-batch that has been written: its step, its table version, its result and the duration.
 
-    `batch`, its number, is the version of the table that it wrote or exported; None for periodic work.
+    `batch` is the table version that was written or exported, or None for periodic work.
     """
 
     query: str
@@ -71,7 +71,7 @@ class Common:
 class StreamLoop:
     """The steps of one stream, and their Spark session.
 
-    Rounds skip the layers in `held_back`, such as exports behind a gate. Not thread-safe.
+    Rounds skip the layers in `held_back`, such as exports that wait for a gate. Not thread-safe.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class StreamLoop:
         return did
 
     def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
-        """Run a step on its unread rows; return whether it wrote anything."""
+        """Run a step on its unread rows; return whether the step wrote anything."""
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)
@@ -206,7 +206,7 @@ class StreamLoop:
         return True
 
     def _explained(self, slot: _Slot, failure: Exception, batch: Batch | None) -> Exception:
-        """Return the failure, or an error that names the failing records and says how to skip them."""
+        """Return the failure or, if known, an error that names the records and says how to skip them."""
         if batch is None or isinstance(failure, LakehouseError) or is_disk_full(failure):
             return failure
         blamed = self._blamed(slot, batch)
@@ -219,7 +219,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Find, remember and return the records that make a step fail, or return None if they are unknown."""
+        """Find, remember and return the records that make a step fail, or None if they are unknown."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -230,7 +230,7 @@ class StreamLoop:
         return slot.blamed
 
     def _made(self, slot: _Slot) -> Step:
-        """Create a step; in a catch-up, it reads no further than the current end."""
+        """Create a step. In a catch-up, the step reads no further than the current end."""
         if slot.name in self._common.troubles:
             self._common.watch.on_restart(slot.name)
         slot.step = step = slot.maker.make()
@@ -307,7 +307,7 @@ def _where(batch: Batch) -> str:
 
 
 def _let_go(held: ExitStack) -> None:
-    """Unpersist the rows kept in memory, ignoring errors if Spark has ended."""
+    """Unpersist the rows that were kept in memory, and ignore errors in case Spark has ended."""
     try:
         held.close()
     except (Py4JError, OSError):
@@ -316,12 +316,13 @@ def _let_go(held: ExitStack) -> None:
 
 @dataclass
 class _Slot:
-    """A step's place in the loop. `step` is None before the step's first use and after a failure.
+    """A step and its state in the loop.
 
-    `waits` is true if the step deliberately leaves rows in silver (`merge_every_s`). `merged_at` is the time
-    of the last merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings.
-    `too_large` is the micro-batch size that filled the heap. `blamed` names the records that make the step
-    fail, or is None if they are unknown.
+    `step` is None before the step is first used, and after a failure. `waits` is true if the step
+    deliberately leaves rows in silver (`merge_every_s`). `merged_at` is the time of the last merge, by a
+    monotonic clock. `limit` is a lowered limit; None means the limit in the settings. `too_large` is the size
+    of the micro-batch that filled the heap. `blamed` names the records that make the step fail, or is None if
+    they are unknown.
     """
 
     maker: StepMaker

@@ -1,4 +1,4 @@
-"""Checks before a run: services and their topics, denied permissions, and risks of lost or late rows."""
+"""Checks before a run: whether services and topics are available, and whether rows could be lost or late."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _FEW_WAITING = 200_000  # the total number of records in all topics
 
 
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
-    """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
+    """Create missing topics, and check that the services needed by the layers are reachable.
 
-    Raises SettingsError for a table that does not fit a store. Returns the missing permissions that the
-    broker reported. A step that needs a missing permission fails later and reports it; other steps continue.
+    Raises ServiceError if a service is unreachable, and SettingsError for a table that does not fit a store.
+    Returns the missing permissions that the broker reported. A step that needs a missing permission fails
+    later and reports it; other steps continue.
     """
     for stream in streams:
         registry.require_fit(stream, settings)
@@ -53,7 +54,7 @@ def warn_of_services(
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Report denied permissions, and services that are available but may lose or delay rows."""
+    """Report denied permissions, and services that are available but could lose or delay rows."""
     for reason in denied:
         notice(reason)
     if "bronze" in layers:
@@ -91,7 +92,7 @@ def _warn_of_unlimited_topics(
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Return whether catching up is quick because the topics contain few records, including ingested ones."""
+    """Return whether catching up will be quick, because the topics contain few records, read or unread."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

@@ -1,7 +1,7 @@
-"""Count the records that a run refuses, from its micro-batches' results, and compare them with the limit.
+"""Count the records that a run refuses, using the results of its micro-batches, and check the limit.
 
-Counting needs no Spark job. When the run ends, or when a warning is due, the causes are read from the run's
-dead letters.
+Counting needs no Spark job. When the run ends, or when a warning is due, the causes are read from the dead
+letters that the run has written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass
 class _Minute:
-    """Records judged and refused within the minute that begins at `at`."""
+    """The number of records that were validated and refused in the minute that begins at `at`."""
 
     at: datetime
     judged: int = 0
@@ -39,10 +39,10 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """The judged and refused records of one table. `minutes` contains the counts for a live run's last hour.
+    """The number of records that were validated and refused for one table.
 
-    `told` contains the time of the last report, and whether the report said that the limit was exceeded.
-    `told` is None before the first report.
+    `minutes` contains the counts for the last hour of a live run. `told` contains the time of the last
+    report, and whether that report said that the limit was exceeded. `told` is None before the first report.
     """
 
     stream: str
@@ -53,11 +53,11 @@ class _Count:
 
 
 class RefusalCounts:
-    """Counts the records that silver judges and refuses, per table.
+    """Counts, for each table, the records that silver validates and refuses.
 
     `dead_path` is the path of the dead letters, and `limit` is the share that may be refused. In a live run,
-    `warn` is called when the share first exceeds the limit, every hour while it does, and when it is within
-    the limit again. Thread-safe if each table's micro-batches are counted one after the other.
+    `warn` is called when the share first exceeds the limit, every hour while it does, and when the share is
+    within the limit again. Thread-safe if the micro-batches of each table are counted one after the other.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class RefusalCounts:
             self._tell(count, lately, now)
 
     def ended(self) -> list[tuple[str, Refusals]]:
-        """Record and return the run's refusals, with causes, by stream and table.
+        """Record the refusals in the run, and return them with causes, by stream and table.
 
-        The active session is used to read the causes.
+        Reads the causes with the active Spark session.
         """
         found = []
         for table, count in self._counts.items():
@@ -162,5 +162,5 @@ def _count_in(minutes: deque[_Minute], now: datetime, judged: int, refused: int)
 
 
 def _is_due(told: tuple[datetime, bool] | None, now: datetime) -> bool:
-    """Return whether a warning that still applies must be repeated."""
+    """Return whether a warning that still applies is due again."""
     return told is not None and told[1] and now - told[0] >= AGAIN

@@ -30,9 +30,9 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""The maximum number of concurrent streams in a live run.
+"""The maximum number of streams that run concurrently in a live run.
 
-Planning and Delta's log take half of each round.
+Half of each round is spent on planning and on Delta's log.
 """
 
 
@@ -40,7 +40,11 @@ class Upkeep(Protocol):
     """Table maintenance during a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
-        """Return a context in which maintenance runs; `is_quiet` returns whether no rows are waiting."""
+        """Return a context in which maintenance runs.
+
+        `alone` returns a context in which no micro-batch runs. `is_quiet` returns whether no rows are
+        waiting.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ class RunOptions(Permitted):
     - `clock` returns the time, UTC.
     - `gate` decides when a stream may be exported. It is checked after catching up or, with an interval,
       every `gate_interval_s` seconds between two micro-batches, so that only checked rows are sent.
-    - `at_once` is the number of streams that catch up concurrently. A larger number helps if
-      each stream has only a few rows.
+    - `at_once` is the number of streams that catch up concurrently. A larger number is faster if each stream
+      has only a few rows.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
     """
@@ -202,9 +206,9 @@ class _Run:
 def makers_of(
     lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
 ) -> Iterator[StepMaker]:
-    """Yield a stream's steps in the order of a round.
+    """Yield the steps of a stream in the order of a round.
 
-    Each export directly follows its table's step, so that it does not wait for later tables.
+    Each export directly follows the step that fills its table, so that it does not wait for later tables.
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),

@@ -1,7 +1,7 @@
 """Schedule the streams' rounds: the stream that has waited longest is next, and several run concurrently.
 
-A stream's unread rows arrived after its last round began, so the stream whose last round began earliest can
-have the oldest unread record.
+All unread rows of a stream arrived after its last round began, so the stream whose last round began earliest
+could have the oldest unread record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RETRY_S = 0.05  # seconds between checks for the end of a pause in a catch-up
 
 @dataclass(eq=False)
 class _Entry:
-    """A stream: when its last round began and when the next one is due, by a monotonic clock."""
+    """A stream's schedule: when its last round began and when the next is due, by a monotonic clock."""
 
     loop: StreamLoop
     looked_at: float = 0.0
@@ -110,7 +110,7 @@ class Schedule:
             self._fail(failure)
 
     def _next(self) -> _Entry | None:
-        """Wait until a stream is due and return it, or return None when the run ends."""
+        """Wait until a stream is due, and return its entry; return None when the run ends."""
         with self._turn:
             while not self._is_over:
                 now = time.monotonic()

@@ -16,9 +16,9 @@ from lakehouse.storage.spark import internals
 
 @dataclass
 class Stop:
-    """A request to stop after the current micro-batch, made by a signal or another thread.
+    """A request to stop after the current micro-batch, made by a signal or by another thread.
 
-    A request made to `also`, if given, counts as well.
+    If `also` is given, a request made to it counts as well.
     """
 
     event: threading.Event = field(default_factory=threading.Event)

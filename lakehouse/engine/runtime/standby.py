@@ -8,9 +8,9 @@ Each run announces itself with an empty file in the lake, which it renews twice 
     active     works until the user stops it or it must yield to another active run. A run that failed to
                renew its term in time yields. If both runs renewed theirs, the one that started later yields
 
-Standby only saves work; correctness does not depend on it. Two runs may briefly be active at the same time if
-a process was suspended or a file system shows new files late. As with any two concurrent runs, only one of
-their commits for a micro-batch then succeeds, and Kafka fences the older producer.
+Standby only avoids duplicate work; correctness does not depend on it. Two runs can briefly be active at the
+same time if a process was suspended or a file system shows new files late. As with any two concurrent runs,
+only one of their commits for a micro-batch then succeeds, and Kafka fences the older producer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Doing:
-    """A run's actions: `work` while it is active, and `warm_up`, once, if it must stand by."""
+    """What a run does: `work` while it is active, and `warm_up` once, if it must stand by."""
 
     work: Callable[[Stop], None]
     warm_up: Callable[[], None]
@@ -51,9 +51,9 @@ class Doing:
 def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
     """Stand by until no other run with the same scope is active, then work; repeat if another run takes over.
 
-    `scope` is the set of layers and streams. `work` is called with a stop request, which the user or another
-    run's takeover triggers. Returns when `work` returns without a takeover, or when the user stops the run.
-    An error in `work` ends the run, unless another run has taken over.
+    `scope` contains the names of the layers and streams. `work` is called with a `Stop`, which is requested
+    by the user, or when another run takes over. Returns when `work` returns without a takeover, or when the
+    user stops the run. An error in `work` ends the run, unless another run has taken over.
     """
     directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
     run = _Run(Terms(lake.spark, directory, TERM_S), doing)
@@ -70,7 +70,7 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
 
 
 class _Run:
-    """A run. Its thread renews its term, and ends its turn if another run of the same scope takes over."""
+    """A run whose thread renews its term, and ends its turn if another run of the same scope takes over."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")

@@ -1,4 +1,4 @@
-"""The log file for tracebacks, HOME/logs/lakehouse.log. The terminal shows only one line per failure."""
+"""The log file for tracebacks, HOME/logs/lakehouse.log. The terminal shows only one line for each failure."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Patient(RotatingFileHandler):
-    """A handler that ignores write errors, as on a full disk, because ops.events also contains the events."""
+    """A log handler that ignores write errors, such as a full disk, because events are also in ops.events."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
         """Do nothing; by default, logging would print its own traceback."""
 
 
 def log_file(home: Path) -> Path:
-    """Return the path of the log in a home directory."""
+    """Return the path of the log file in a home directory."""
     return home / "logs" / "lakehouse.log"
 
 
 @contextmanager
 def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
-    """During the block, write the project's log to the home's log file and, with `verbose`, to stderr.
+    """During the block, write the log to the file in the home directory and, with `verbose`, also to stderr.
 
-    Yields the log's path. The file rolls over at 5 MB, and three older files are kept. Times are local.
+    Yields the path of the log file. The file is rotated at 5 MB, and three older files are kept. Times are in
+    local time.
     """
     file, logger = log_file(home), logging.getLogger("lakehouse")
     make_private(file.parent)

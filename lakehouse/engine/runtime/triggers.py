@@ -1,4 +1,4 @@
-"""A run's triggers: `available-now`, which catches up and stops, or an interval."""
+"""The trigger of a run: `available-now`, to catch up and stop, or an interval."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def check_trigger(trigger: str) -> None:
 
 
 def interval_ms(trigger: str) -> int | None:
-    """Return an interval in milliseconds, or None for any other string. Unlike Spark, accept fractions."""
+    """Return an interval in milliseconds, or None if the text is not an interval.
+
+    Unlike Spark, accepts fractions.
+    """
     found = _INTERVAL.fullmatch(trigger)
     unit_ms = _UNITS_MS.get(found[2]) if found else None
     return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)

@@ -1,9 +1,9 @@
-"""Failures in a run: reports, retry times, and the error with which the run ends.
+"""Handle failures in a run: report them, schedule retries, and build the error with which the run ends.
 
-The parts of a run that can fail have names: steps, their periodic work, and streams' gates. A live run
+The parts of a run that can fail have names: steps, periodic work, and the gates of streams. A live run
 retries a failed part after a pause that doubles with each consecutive failure. A catch-up retries it three
 times, and then leaves it for the next run. Each failure and recovery is also recorded as an event. The event
-of a first failure contains the traceback, and the log contains the full traceback.
+for a first failure contains the traceback, which is truncated if it is long; the log contains all of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pause_s(failures: int) -> float:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed step, periodic work or gate: its name, stream, cause and micro-batch."""
+    """The failure of a step, its periodic work or a gate: its name, stream, cause and micro-batch."""
 
     name: str
     stream: str
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """A current failure: its stream, error, number of consecutive failures, and time of the next attempt."""
+    """A current failure: stream, error, number of consecutive failures, and time of the next attempt."""
 
     stream: str
     error: LakehouseError
@@ -60,7 +60,8 @@ class Troubles:
 
     `notice` is called for each recovery, and for failures passed to `add` and `tell`. `watch` is called for
     each recovery, and for failures passed to `add` and `add_last`. `retries` limits consecutive retries; None
-    means no limit. `log_file` is the file for tracebacks; if it is given, messages mention it. Thread-safe.
+    means no limit. `log_file` is the log file for tracebacks; if it is given, messages mention it.
+    Thread-safe.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Troubles:
     def add(self, failure: Failure) -> None:
         """Record a failure, and report when it will be retried.
 
-        If every step is now failing, there is nothing left to run, and the failure is raised instead.
+        If every step is now failing, nothing is left to run, so the failure is raised instead.
         """
         name, cause = failure.name, failure.cause
         with self._lock:
@@ -137,7 +138,7 @@ class Troubles:
         return found is not None and found.due is not None
 
     def is_due(self, name: str) -> bool:
-        """Return whether this part may run, because it is not failing or its pause is over."""
+        """Return whether this part can run now, because it is not failing or its pause is over."""
         found = self._found.get(name)
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 

@@ -1,8 +1,8 @@
 """Warm-up: build silver and gold from landed rows in temporary tables.
 
-A session's first micro-batches take several times as long as later ones, because classes must be loaded, code
-must be generated for plans, and the JVM must compile frequently used code. A standby run warms up before its
-turn.
+The first micro-batches in a Spark session take several times as long as later ones, because classes must be
+loaded, code must be generated for plans, and the JVM must compile frequently used code. A standby run
+therefore warms up before its turn.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
 
 
 def _delete_what_is_left(lake: Lake) -> None:
-    """Delete directories older than an hour, which killed warm-ups have left behind."""
+    """Delete directories older than an hour, which are left over from warm-ups that were killed."""
     for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
         if int(name.partition("-")[0]) < time.time() - _LEFT_S:
             storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")
 
 
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
-    """Copy bronze rows to the temporary lake; return whether any rows exist."""
+    """Copy bronze rows to the temporary lake; return whether there were any rows."""
     did = False
     for source in chain.from_iterable(stream.sources for stream in streams):
         if lake.exists("bronze", source.table):

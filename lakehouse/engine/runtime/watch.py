@@ -1,6 +1,6 @@
-"""A run's reports to its observers, except those on micro-batches.
+"""The events that a run reports to its observers, except for written micro-batches.
 
-The methods are called from several threads. Their exceptions are logged and never make a step fail.
+The methods are called from several threads. Exceptions in observers are logged and never make a step fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
-    """Wrap an observer so that its exceptions, for example because its output is closed, are only logged."""
+    """Wrap an observer so that its exceptions are only logged, for example if its output is closed."""
 
     def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
@@ -26,19 +26,19 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 
 
 class Watch:
-    """An observer that ignores all reports; subclasses override the methods that they need.
+    """An observer that ignores all reports; subclasses override the methods for the reports that they need.
 
-    `name` is the name of a step, of its periodic work, or of a gate, as used in messages.
+    `name` is the name of a step, of its periodic work, or of a gate, as in messages.
     """
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
         """Report how long a step took to plan a micro-batch and to process it: `plan` and `process`."""
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Report a failure."""
+        """Report that the part `name` has failed."""
 
     def on_recovery(self, name: str) -> None:
-        """Report a recovery."""
+        """Report that the part `name` works again after a failure."""
 
     def on_restart(self, name: str) -> None:
         """Report that a step is being recreated after a failure."""
