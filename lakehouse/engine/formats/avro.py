@@ -1,10 +1,10 @@
 """Decode Avro with Spark's own reader, using each record's writer schema.
 
-The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
-contract's type, and an optional field that the schema lacks is null. If this proves every field valid, the
-record needs no further validation. Otherwise, the record's contract fields are converted to JSON, and the
-JSON is validated. If a schema cannot be used, records with this schema become dead letters (`avro_types` and
-`avro_projection` list the reasons).
+Each field of the contract is read from the corresponding field of the writer schema. A compatible type is
+converted to the contract's type, and an optional field that the schema lacks is null. If this proves every
+field valid, the record needs no further validation. Otherwise, the record's contract fields are converted to
+JSON, and the JSON is validated. If a schema cannot be used, records with this schema become dead letters
+(`avro_types` and `avro_projection` list the reasons).
 
 An Avro reader ignores bytes after a record, and Spark returns a struct of nulls if decoding fails. Each
 record is therefore read as the first field of an outer record, whose second field contains bytes that no
@@ -65,7 +65,7 @@ class _Reader:
     of_spark: DataType
 
     def taken(self, source: Source, record: Column) -> dict[str, Taken]:
-        """Return a record's values for the contract's columns and `event_time`."""
+        """Return the values in a record for the contract's columns and `event_time`."""
         return taken(source, self.projection.type, record, self.of_spark)
 
     def body(self, source: Source, record: Column) -> Column:

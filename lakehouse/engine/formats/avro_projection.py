@@ -1,4 +1,4 @@
-"""The part of a writer's schema that a contract needs, as two schemas for Spark's reader.
+"""The part of a writer schema that a contract needs, as two schemas for Spark's reader.
 
     writer   describes the same encoding as the producer's schema, so that Avro can skip unneeded fields
     reader   contains only the contract's fields
@@ -163,8 +163,8 @@ def _of_collections_in(type_: AvroType) -> float:
 def _per_byte(type_: AvroType) -> float:
     """Return the worst-case memory per encoded byte for a value of this type.
 
-    A record's encoding consists only of its fields, so the result for a record is that of its worst field,
-    plus the record's own overhead.
+    An encoded record consists only of its fields, so the result for a record is the result for its worst
+    field, plus the overhead of the record itself.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
     if type_.kind == "union" and len(type_.members()) <= 1:

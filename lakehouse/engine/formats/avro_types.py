@@ -54,8 +54,8 @@ class AvroType:
 
     kind     record, enum, fixed, array, map, union or the name of a primitive type
     number   a named type's number within its schema
-    names    a record's field names, or an enum's symbols
-    types    the types of a record's fields, a union's branches, or an array's or map's items
+    names    the names of fields (record), or the symbols (enum)
+    types    the types of fields (record), branches (union) or items (array, map)
     logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
     size     the size of a `fixed` type, in bytes
     scale    the scale of a decimal; `digits` is the precision with which it is read
@@ -92,7 +92,7 @@ class AvroType:
 
     @property
     def is_nullable(self) -> bool:
-        """Whether a value may be null."""
+        """Whether a value can be null."""
         return self.kind == "null" or any(one.kind == "null" for one in self.types if self.kind == "union")
 
     @property

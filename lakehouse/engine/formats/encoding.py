@@ -34,7 +34,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 
 
 def registered_encoder(source: Source, topic: str) -> Encode:
-    """Register a source's contract as its topic's schema, and return an encoder for the records.
+    """Register the contract of a source as the schema of its topic, and return an encoder for records.
 
     Raises RegistryError if the registry refuses the schema. JSON needs no schema.
     """

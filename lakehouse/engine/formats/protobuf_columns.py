@@ -68,7 +68,7 @@ class Taken:
     """Access to a field in messages of one type.
 
     get      a function that returns the values, or None if the type has no suitable field
-    is_there whether the type has, or may have, the field
+    is_there whether the type has, or could have, the field
     is_open  whether the field's existence depends on the record: the path leads into a map, Struct or Any
     """
 

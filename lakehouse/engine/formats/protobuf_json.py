@@ -2,7 +2,8 @@
 
 The mapping is ProtoJSON, Protobuf's own. Fields have their JSON names, or their own names if JSON names
 clash, and unset fields are omitted. Unlike in ProtoJSON, 64-bit integers are numbers, not strings. To bound
-time and memory, the nesting depth is limited, and so is the JSON's length relative to the value's size.
+time and memory, the nesting depth is limited, and so is the length of the JSON relative to the size of the
+value.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ validated.
 A bad record does not affect the others: a record that cannot be read is refused with a reason. To limit
 memory use, a record that would take more than 256 MiB once parsed is also refused.
 
-A value identifies its message type by indexes: the outermost message's index in the schema's file, then the
-index of each nested message in its outer message. The schema's id is followed by the number of indexes and
-then the indexes, as zigzag varints. A single zero means the first message. Older Confluent serializers
-(`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if zigzag decoding would
-produce a negative number. All others are read as zigzag varints, although some of them, such as `02 02`, are
-valid in both encodings.
+A value identifies its message type by indexes: the index of the outermost message in the schema's file, then
+the index of each nested message in its outer message. The id of the schema is followed by the number of
+indexes and then the indexes, as zigzag varints. A single zero means the first message. Older Confluent
+serializers (`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if zigzag
+decoding would produce a negative number. All others are read as zigzag varints, although some of them, such
+as `02 02`, are valid in both encodings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measure the memory that a record takes once it is parsed.
 
-A nested message may take as little as two bytes in a record, but in memory it takes space for each of its
-type's fields. A record of one megabyte can therefore take gigabytes. Records of most message types cannot
-grow that much. Large records of the other types are measured before they are parsed.
+A nested message can take as little as two bytes in a record, but in memory it takes space for every field
+that its type defines. A record of one megabyte can therefore take gigabytes. Records of most message types
+cannot grow that much. Large records of the other types are measured before they are parsed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An id always refers to the same schema, so each schema is stored in this process
 `<lake>/_lakehouse_schemas/<id>.json`. Rebuilds, replays and audits read it from there, without the registry.
 A damaged file is rewritten.
 
-A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
+A missing schema could be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
 micro-batch requests new ids on one connection, and stops after `MOST_MISSING` ids without a schema. Values
 that only seem to begin with an id therefore cause only a few requests, regardless of their number.
 """

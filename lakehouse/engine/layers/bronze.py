@@ -84,7 +84,7 @@ def _columns() -> Columns:
 
 
 class _Landing(Step):
-    """A step that appends micro-batches of a topic's records to the topic's bronze table."""
+    """A step that appends micro-batches of records from a topic to the bronze table for that topic."""
 
     layer = "bronze"
 

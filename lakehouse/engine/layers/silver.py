@@ -252,8 +252,8 @@ class _Cleaning(TableStep):
     ) -> tuple[DataFrame, Facts]:
         """Validate bronze rows, and return the persisted results and the facts about them.
 
-        If the rows landed in several commits, rows from one commit may make later rows late. In this case,
-        each commit's rows are validated again with that commit's own watermark.
+        If the rows landed in several commits, rows from one commit can make later rows late. In this case,
+        the rows from each commit are validated again, with the watermark for that commit.
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()

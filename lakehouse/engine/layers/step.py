@@ -108,7 +108,7 @@ class Ticker(Protocol):
     """A step's periodic work, which can be due even without new records."""
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether there may be work to do, without reading a table's rows."""
+        """Return whether there could be work to do, without reading rows from a table."""
 
     def tick(self, now: datetime) -> BatchResult:
         """Do the work; a second call finds nothing to do. Must not be called during a micro-batch."""
@@ -125,9 +125,9 @@ class Step(ABC):
     """A layer's work on one table, or one export.
 
     `fills` is the name of the table that the step fills, layer.table, or None for an export. `merge_every_s`
-    is how long input may wait in a live run. `passes_on` is true if a later step reads the rows from memory.
-    `limit` is a micro-batch's maximum size, in records for bronze and in file bytes for the other layers;
-    None means the limit in the settings. Times are UTC.
+    is how many seconds input may wait in a live run. `passes_on` is true if a later step reads the rows from
+    memory. `limit` is a micro-batch's maximum size, in records for bronze and in file bytes for the other
+    layers; None means the limit in the settings. Times are UTC.
     """
 
     layer: LayerName

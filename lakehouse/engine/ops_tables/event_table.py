@@ -77,7 +77,7 @@ def newest(
 
     If `streams` is given, events that do not concern a single stream are omitted. `since` is the earliest
     time to include. `before` is the time and id of an event; only earlier events are returned. Only files
-    that may contain such events are read. Raises TableError if the table cannot be read.
+    that could contain such events are read. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):

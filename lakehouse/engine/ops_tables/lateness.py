@@ -5,14 +5,14 @@ far behind the front a record's event time may be. The initial value is a table 
 in the first row for a table. If a partition has no entry in `begins`, the row applies to all records in that
 partition.
 
-Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
-before the first record that it applies to:
+Silver's commits refer to the current row by its number. A change is first written here, and then recorded in
+a separate commit, before the first record that it applies to:
 
     silver.metrics_events lateness              1795723989203000   the number of the row
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit requires that number, so a process that uses any other row cannot commit. A row that no
-commit names was written by a process that was then killed, and is ignored.
+Every later commit requires that number, so a process that uses any other row cannot commit. A row to which no
+commit refers was written by a process that was then killed, and is ignored.
 """
 
 from __future__ import annotations

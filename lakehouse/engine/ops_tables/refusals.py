@@ -3,7 +3,7 @@
 A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
 another record that has the same id. Duplicates, corrections and deletions are dead letters that need no
 attention (`lakehouse.engine.records.identity`), so they count as validated but not as refused. Events contain
-no values from records, because more people may read events than dead letters.
+no values from records, because events can be read by more people than dead letters.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def fingerprint_of(id_: Column) -> Column:
 def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
     """Record the ids of silver rows or dead letters that retention is about to delete.
 
-    `ids` contains `id`, and `bar`, `until` and `since` as in ops.retained_ids. An id may occur several times.
+    `ids` contains `id`, and `bar`, `until` and `since` as in ops.retained_ids. An id can occur several times.
     """
     path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", source.table))
     new = ids.select(fingerprint_of(F.col("id")).alias("fingerprint"), *_STATE)

@@ -50,7 +50,10 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return the position before the first file of the version with which the application began, or None."""
+    """Return the position before the first file of the version with which an application began.
+
+    Return None if the application did not begin with the files in a version.
+    """
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 

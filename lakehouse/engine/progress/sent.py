@@ -80,5 +80,5 @@ def file_of(path: str, topic: str | None) -> str:
 
 
 def name_of(topic: str | None) -> str:
-    """Return the note's path, relative to the table's path."""
+    """Return the path of the note, relative to the path of the table."""
     return f"{_DIRECTORY}/{topic or _NO_TOPIC}.json"

@@ -50,9 +50,9 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
     records that are not in `judged`. They can contain other ids as well.
 
     Grain of the outcome: one row per record in `judged`, per removed silver row (IS_REMOVED) and per changed
-    letter (IS_LETTER); key: topic, partition, offset. `reasons` lists the reasons for refusing the record,
-    and is empty if the record is in silver. The row also contains the record's `unique_id`, `sequence` and
-    times (UTC).
+    dead letter (IS_LETTER); key: topic, partition, offset. `reasons` lists the reasons for refusing the
+    record, and is empty if the record is in silver. The row also contains the record's `unique_id`,
+    `sequence` and times (UTC).
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))

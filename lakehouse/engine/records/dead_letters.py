@@ -187,10 +187,10 @@ def is_skipped() -> Column:
 def refuse_unnamed(
     letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
 ) -> None:
-    """Raise QueryError for a topic or rule that neither the streams nor the letters contain.
+    """Raise QueryError for a topic or rule that occurs neither in the streams nor in the dead letters.
 
-    `topics` and `rules` contain the names that the streams use. The letters are read only if a selected name
-    is not among them.
+    `topics` and `rules` contain the names that the streams use. The dead letters are read only if a selected
+    name is not among them.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:

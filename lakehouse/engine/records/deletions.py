@@ -37,7 +37,7 @@ from lakehouse.streams.messages import json_path
 DELETION = "deletion"
 """The rule in the dead letter of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Columns added before validation for Avro keys: the id as text, and the reason for refusing it, or null."""
+"""Columns added before validation for Avro keys: the id as text, and the reason for refusing it (or null)."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
@@ -66,7 +66,7 @@ def columns(source: Source) -> dict[str, Column]:
 def is_provable(source: Source) -> bool:
     """Return whether Spark's typed parser can prove that a record lacks the deletion mark.
 
-    The parser may change a number's notation, and it does not read fields inside objects.
+    The parser can change the notation of a number, and it does not read fields inside objects.
     """
     mark = source.mark
     if mark is None:
@@ -140,7 +140,7 @@ def _more(source: Source) -> tuple[Field, ...]:
 
 
 def _is_in_before(source: Source) -> bool:
-    """Return whether the record's id is inside `after`, so that a deletion's id is inside `before`."""
+    """Return whether the id of a record is inside `after`, so that the id to delete is inside `before`."""
     return not header_of(source.unique_by) and _is_in_after(json_path.names_of(source.unique_by or ID))
 
 

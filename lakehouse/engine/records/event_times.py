@@ -22,7 +22,7 @@ from lakehouse.streams.contract import Contract, TimeUnit
 from lakehouse.streams.definition import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
-"""Units whose numbers may also be strings, because Protobuf's JSON mapping quotes 64-bit integers."""
+"""Units whose numbers can also be strings, because Protobuf's JSON mapping quotes 64-bit integers."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

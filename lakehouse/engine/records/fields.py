@@ -82,7 +82,7 @@ def exact_column(column: str) -> str:
 
 
 def are_provable(contract: Contract) -> bool:
-    """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
+    """Return whether Spark's typed parser can read all fields and the event time by their names.
 
     The parser is not used for fields inside objects, because it accepts duplicate names there, whereas
     variants refuse duplicate names.
@@ -187,7 +187,7 @@ def proven(typed: Column, field: Field) -> Column:
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
-    """Return a field's value from its variant, or null if the value's type differs from the field's.
+    """Return the value of a field from its variant, or null if the value is of a different type.
 
     For a string field, a whole number also counts and becomes its digits.
 
@@ -223,7 +223,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
 def as_written(path: tuple[str, ...]) -> Column:
     """Return the value at a path, formatted for a message, with numbers as written in the record.
 
-    A variant may render a number differently: 1.0 becomes 1, and 1e400 becomes infinity.
+    A variant can render a number differently: 1.0 becomes 1, and 1e400 becomes infinity.
     """
     variant = variant_at(path)
     literal = F.regexp_extract(F.col("_rest").cast("string"), _under(path[-1], _NUMBER), 1)
@@ -284,7 +284,7 @@ def is_number(kind: Column) -> Column:
 
 
 def is_whole(kind: Column) -> Column:
-    """Return whether a type from schema_of_variant is that of an integer, such as 270 or 270.0.
+    """Return whether a type from schema_of_variant is an integer type, as for 270 or 270.0.
 
     In a variant, a number with an exponent, or with more than 38 digits including zeros, is a double.
     """

@@ -1,6 +1,6 @@
 r"""Format records' values for messages: truncate them to 80 characters, and escape them for terminals.
 
-Characters that a terminal may interpret or hide are escaped (`lakehouse.common.printable`): controls,
+Characters that a terminal might interpret or hide are escaped (`lakehouse.common.printable`): controls,
 bidirectional and zero-width marks, separators other than a space, and unassigned code points. An escaped
 character looks like `\u{202e}`. In JSON, common characters have JSON's own escapes, such as `\n`. Only
 messages are escaped, never the values themselves.

@@ -80,7 +80,7 @@ def _warn_of_unlimited_topics(
     if found.packed:
         notice(
             f"{', '.join(found.packed)}: the broker limits the compressed size of records; a decompressed "
-            "record may be a thousand times as large and not fit in memory. Set the topic's compression.type "
+            "record can be a thousand times as large and not fit in memory. Set the topic's compression.type "
             "to uncompressed to limit their real size (docs/kafka.md)"
         )
     if found.undated:

@@ -94,7 +94,7 @@ class Schedule:
                 self._turn.notify_all()
 
     def is_quiet(self) -> bool:
-        """Return whether no stream is running a round or has written anything within the last second."""
+        """Return whether no stream is running a round, and none has written anything in the last second."""
         is_busy = any(entry.is_busy for entry in self._entries)
         return not is_busy and time.monotonic() - self._active_at > _QUIET_S
 

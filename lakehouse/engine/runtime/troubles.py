@@ -176,7 +176,7 @@ class Troubles:
 
 
 def trace_of(failure: Failure) -> str:
-    """Return a failure's full traceback, including Java's, below a line that names the failed part."""
+    """Return the full traceback of a failure, including Java's, below a line that names the failed part."""
     where = f" in {failure.where}" if failure.where else ""
     text = "".join(traceback.format_exception(failure.cause))
     return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"
