@@ -1,8 +1,8 @@
-"""Access the lake's files without a JVM: on a local disk, or through pyarrow in other storage.
+"""Access a lake's files without a JVM: directly on a local disk, or through pyarrow elsewhere.
 
-As with deltalake, an object store's address and credentials come from the environment (AWS_...). In an object
-store, finding a file takes one request and reading it takes two. One request lists up to a thousand names.
-An unreachable file raises OSError.
+Like deltalake, this module takes an object store's address and credentials from the environment (AWS_...). In
+an object store, looking up a file takes one request, and reading a file takes two. One request lists up to a
+thousand names. Functions raise OSError if a file cannot be accessed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Stored:
-    """A listed file: path relative to the listed directory, size, and modification time (epoch ms)."""
+    """A file in a listing: path relative to the listed directory, size, and modification time (epoch ms)."""
 
     path: str
     size_bytes: int
@@ -50,7 +50,7 @@ class Stored:
 
 
 class Files(ABC):
-    """The files below a path. Names are relative to the path. Thread-safe.
+    """Access to the files below a path, by names relative to that path. Thread-safe.
 
     If `is_far` is true, every access is a network request, and `each` sends several requests concurrently.
     """
@@ -104,7 +104,7 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 def stored_below(path: str) -> list[Stored] | None:
     """Return every file below a directory in an object store, or an empty list if it does not exist.
 
-    Returns None for other file systems, such as HDFS, because pyarrow may be unable to access them.
+    Returns None for other file systems, such as HDFS, because pyarrow might be unable to access them.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -155,7 +155,7 @@ class _Near(Files):
 
 
 class _Far(Files):
-    """A remote directory; pyarrow connects on first access."""
+    """A directory on a remote file system; pyarrow connects to the file system on first access."""
 
     is_far = True
 

@@ -1,4 +1,4 @@
-"""Kafka clients that are configured by a KafkaAccess, and names re-exported from the client libraries."""
+"""Kafka clients configured from a KafkaAccess, and names re-exported from the client libraries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RENEWED_AT = 0.8  # fraction of a token's lifetime
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A kafka-python consumer. `options` are kafka-python's, and override the access's properties."""
+    """A kafka-python consumer. `options` are kafka-python options and override those from `access`."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         super().__init__(**_arguments(access) | options)
@@ -61,7 +61,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]
 
 
 class Producer(_RdProducer):
-    """A librdkafka producer. `options` are librdkafka's."""
+    """A librdkafka producer. `options` are librdkafka properties."""
 
     def __init__(self, access: KafkaAccess, options: Mapping[str, Any]) -> None:
         super().__init__({**access.for_librdkafka(), **options}, logger=_SILENT)

@@ -22,7 +22,7 @@ _DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning
 
 
 class HeaderConsumer(Consumer):
-    """A consumer that can also read a record batch's time from the batch's header.
+    """A consumer that can also read the timestamp in a record batch's header.
 
     A batch's records may be compressed a thousand to one, but its header is never compressed, so reading the
     header requires no codec. The whole batch is fetched, but the topic limits its size.
@@ -33,9 +33,9 @@ class HeaderConsumer(Consumer):
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time (ms) of the first batch that reaches the offset, or None if it is unknown.
+        """Return the time (epoch ms) of the first batch that ends at or after `offset`, or None if unknown.
 
-        Raises the client's errors if the broker does not answer.
+        Raises kafka-python's errors if the broker does not answer.
         """
         manager = self._asked
         if manager is None:
@@ -65,7 +65,7 @@ def record_bytes(key: bytes, value: bytes | None) -> int:
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return a request for one batch: with a size limit of one byte, the broker sends a single batch."""
+    """Return a fetch request for one batch: with a limit of one byte, the broker sends a single batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,
@@ -90,7 +90,7 @@ def _request(topic: str, number: int, offset: int) -> FetchRequest:
 
 
 def _time_in(records: bytes | None, offset: int) -> int | None:
-    """Return the header time of the first batch that reaches the offset, or None if no batch reaches it."""
+    """Return the header time of the first batch that ends at or after `offset`, or None if no batch does."""
     for batch in MemoryRecords(records or b""):
         if isinstance(batch, DefaultRecordBatch) and batch.last_offset >= offset:
             is_first_another = batch.timestamp_type or batch.attributes & _DELETE_HORIZON

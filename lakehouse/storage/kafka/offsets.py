@@ -27,9 +27,9 @@ _METADATA_MS = 5_000  # a new partition is noticed within this time
 def ends_of(
     consumer: Consumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the partitions' first existing offsets, and the offsets after their last records.
+    """Return, for each partition, the first existing offset, and the offset after the last record.
 
-    A new partition briefly has no leader, and the client then raises KeyError. This function raises
+    A new partition briefly has no leader, so kafka-python raises KeyError. This function raises
     LeaderNotAvailableError if there is still no leader after `patience_s` seconds, and other KafkaErrors for
     other failures.
     """
@@ -103,7 +103,7 @@ class OffsetLooker:
             return _ranges(self._access, self._consumer, self._topic)
 
     def since(self, at: datetime) -> dict[int, int]:
-        """Return, for each partition, the offset of the first record at or after this time.
+        """Return, for each partition, the offset of the first record with a timestamp at or after `at`.
 
         If there is no such record, the result is the partition's end offset. Raises ServiceError as `look`
         does.
@@ -120,7 +120,7 @@ class OffsetLooker:
     def record_bytes(self, partition: int, offset: int) -> float | None:
         """Return the mean uncompressed size in bytes (key plus value) of the first records from an offset on.
 
-        Returns None if no record arrives immediately, or if Kafka's client cannot read the records.
+        Returns None if no record arrives immediately, or if kafka-python cannot read the records.
         """
         place = TopicPartition(self._topic, partition)
         try:

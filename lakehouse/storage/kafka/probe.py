@@ -1,4 +1,4 @@
-"""Check whether a broker answers and, if not, report why. Only librdkafka's client reports the reason."""
+"""Check whether a broker answers, using librdkafka because only that client reports the reason if not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker accepts this application and which settings to check, or None if one does."""
+    """Return None if a broker accepts this application, or else the reason and the settings to check."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
@@ -54,7 +54,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
             is_empty = True
         client.poll(0)
     if is_empty:
-        return unreachable(access, "it answers, but no broker is ready")
+        return unreachable(access, "the address answers, but no broker is ready")
     for code, settings in _CAUSES:
         if code in told:
             return refusal(access, told[code], settings)
@@ -62,14 +62,14 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
 
 
 class _Disconnections(logging.Handler):
-    """A log handler that records why a connection ended. librdkafka may report that only in its log."""
+    """A log handler that records why a connection ended. librdkafka sometimes only logs the reason."""
 
     def __init__(self, told: dict[int, str]) -> None:
         super().__init__()
         self._told = told
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first reason that is logged."""
+        """Record the reason from the log, unless an earlier reason has been recorded."""
         _, found, why = record.getMessage().partition("Disconnected: ")
         if found:
             self._told.setdefault(KafkaError._TRANSPORT, why)
@@ -92,7 +92,7 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
 
 
 def unreachable(access: KafkaAccess, why: str) -> str:
-    """Return the message for unreachable brokers."""
+    """Return the error message for unreachable brokers; `why` is the reason."""
     return (
         f"no Kafka broker at {access} ({why}); start one with `lakehouse services up` or set "
         "kafka.bootstrap_servers (LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS)"
@@ -100,7 +100,7 @@ def unreachable(access: KafkaAccess, why: str) -> str:
 
 
 def refusal(access: KafkaAccess, said: str, settings: str) -> str:
-    """Return the message for brokers that reject this application."""
+    """Return the error message for brokers that reject this application; `said` is librdkafka's message."""
     who = f" as {access.principal}" if access.is_sasl else ""
     return f"the Kafka broker at {access} cannot be used{who}: {_brief(said)}; check {settings}"
 

@@ -1,7 +1,7 @@
-"""Report permissions that the broker denies, with the user, the operation and the resource.
+"""Report that the broker denied a permission, with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three. The caller knows the operation and the
-resource, so it passes both for each kind of refusal.
+Neither Spark's Kafka source nor kafka-python names all three. The caller knows the operation and the
+resource, so it passes both for each kind of resource that the broker might refuse.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _ENTRY = {
 
 
 def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> AccessDeniedError | None:
-    """Return the error for a denied permission, or None if the error or protocol code means anything else.
+    """Return an AccessDeniedError if `error`, an exception or a protocol code, is a denial, or else None.
 
-    `wanted` maps each kind of resource to the requested operation, such as {"topic": "Write to topic sales"}.
+    `wanted` maps each kind of resource to the operation that was requested, such as {"topic": "Write to topic
+    sales"}.
     """
     kind = _KINDS.get(error) if isinstance(error, int) else _kind_of(error)
     if kind is None or kind not in wanted:
@@ -86,14 +87,14 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Return whether a connection may have been rejected. If so, kafka-python usually reports a timeout."""
+    """Return whether the error, such as kafka-python's timeout, might mean a rejected connection."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)
 
 
 def _code(error: KafkaError) -> int | None:
-    """Return the protocol's error code, or None for an error in the client itself."""
+    """Return the broker's error code, or None if the client itself raised the error."""
     return getattr(error, "errno", None)
 
 

@@ -1,6 +1,6 @@
 """Describe, grant and look up Kafka permissions (ACLs), and print the commands that grant them.
 
-`look_up` asks the broker which permissions this application has. It has no side effects for others.
+`look_up` asks the broker which permissions this application has, and does not affect other applications.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """Permission for an operation on a resource or all resources with a prefix, and why it is needed."""
+    """Permission for an operation on one resource or on all names with a prefix, and why it is needed."""
 
     operation: Operation
     kind: Kind
@@ -99,14 +99,14 @@ _ASKED_FOR = "doctor"  # appended to a prefix to name a group or a transactional
 
 @dataclass(frozen=True)
 class Held:
-    """A broker's answer: missing permissions, and topics that do not exist."""
+    """A broker's answer: the permissions that are missing, and the topics that do not exist."""
 
     missing: tuple[Right, ...]
     absent_topics: tuple[str, ...]
 
 
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
-    """Ask a reachable broker about these permissions. Raises ServiceError if it stops answering.
+    """Ask a reachable broker about these permissions. Raises ServiceError if the broker stops answering.
 
     A broker reports neither the permissions on a missing topic nor whether the topic may be created. To test
     the permission for transactional ids, this function initializes transactions with `lakehouse-doctor`, an

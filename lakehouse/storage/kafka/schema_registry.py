@@ -1,6 +1,6 @@
 """A client for schema registries with Confluent's API.
 
-Answers about one id or subject are distinguished from failures of the whole registry:
+The client distinguishes answers about one id or subject from failures of the whole registry:
 
 | answer | means |
 | --- | --- |
@@ -8,9 +8,9 @@ Answers about one id or subject are distinguished from failures of the whole reg
 | another 4xx, or an invalid schema | the schema does not exist, provided that the server is a registry |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-In the second case, a client checks once that the server is a registry: `GET /schemas/types` returns a list
-of names to every user who may read schemas. The check detects a wrong path in the URL, a proxy's own page,
-and a user without permissions.
+For the second row, a client checks once that the server is a registry: `GET /schemas/types` returns a list of
+names to every user who may read schemas. The check detects a wrong path in the URL, a proxy's own page, and a
+user without permissions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as stored in the registry. `has_references` is true if it depends on other schemas."""
+    """A schema as stored in the registry. `has_references` is true if the schema refers to other schemas."""
 
     kind: SchemaKind
     text: str
@@ -46,16 +46,16 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """An answer without a schema. `answered` describes it, or is empty if the schema does not exist."""
+    """An answer without a schema. `answered` describes the answer, or is empty if there is no such schema."""
 
     answered: str = ""
 
 
 class RegistryClient:
-    """A registry client that reuses one connection during its block. `asked` counts its requests.
+    """A registry client that reuses one connection during a `with` block. `asked` counts the requests.
 
-    Raises RegistryError if no registry is configured, if the server does not answer or is not a registry, or
-    if it refuses a request.
+    Methods raise RegistryError if no registry is configured, if the server does not answer or is not a
+    registry, or if the server refuses a request.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -74,7 +74,7 @@ class RegistryClient:
             self._client.close()
 
     def schema(self, schema_id: int) -> Registered | Missing:
-        """Return the schema with this id."""
+        """Return the schema with this id, or Missing if the registry does not have one."""
         what = f"schema {schema_id}"
         answer = self._ask(what, "GET", f"/schemas/ids/{schema_id}")
         found = _registered(answer)
@@ -142,7 +142,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the server is a registry, because only then is `answer` about `what`."""
+        """Raise RegistryError unless the server is a registry, so that `answer` really is about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None
@@ -163,7 +163,7 @@ class RegistryClient:
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:
-    """Return a subject's newest schema, or None if it has none. Raises RegistryError as a client does."""
+    """Return a subject's newest schema, or None. Raises RegistryError in the same cases as RegistryClient."""
     with RegistryClient(access) as client:
         return client.newest(subject)
 
@@ -184,7 +184,7 @@ def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> b
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return the schema with these fields, from an answer or a file, or None if the fields are invalid."""
+    """Return a schema built from fields in an answer or a file, or None if the fields are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None
@@ -199,7 +199,7 @@ def _is_text(value: object) -> bool:
 
 
 def _registered(answer: web.Answer) -> Registered | None:
-    """Return the schema in an answer, or None if it contains no schema or a schema of an unknown kind."""
+    """Return the schema in an answer, or None if the answer contains no schema of a known kind."""
     if not answer.is_success:
         return None
     said = _object(answer)
@@ -229,7 +229,7 @@ def _code(answer: web.Answer) -> int | None:
 
 
 def _shown(answer: web.Answer) -> str:
-    """Return an answer as text for a message, with its status and, if present, its own message."""
+    """Return text that describes an answer: its status, and the server's message if there is one."""
     message = _object(answer).get("message")
     said = web.cut(message) if isinstance(message, str) and message.strip() else web.said(answer)
     return f"{answer.status}, {said}"

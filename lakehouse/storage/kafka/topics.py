@@ -70,7 +70,7 @@ def _create(
     own: Mapping[str, str],
     refused: list[ServiceError],
 ) -> list[str]:
-    """Create topics, add refusals to `refused`, and return the names of the created topics."""
+    """Create topics, and return the names of the created ones. Append errors for the others to `refused`."""
     created, answers = [], _asked_to_create(admin, missing, {**_UNPACKED, **_DATED, **own})
     unknown = {one["name"] for one in answers if for_code(one["error_code"]) is InvalidConfigurationError}
     if unknown:
@@ -105,8 +105,8 @@ def _asked_to_create(
 class Unlimited:
     """Topics without a limit on the uncompressed size of records (`packed`) or on timestamps (`undated`).
 
-    The broker does not report the limits of topics in `untold`, because the DescribeConfigs permission is
-    missing.
+    `untold` contains the topics whose limits the broker does not report, because the DescribeConfigs
+    permission is missing.
     """
 
     packed: list[str]
@@ -117,7 +117,7 @@ class Unlimited:
 def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
     """Return the topics whose records the broker stores compressed, and the topics that accept any timestamp.
 
-    Kafka has timestamp limits since version 3.6. Raises ServiceError if the broker does not answer.
+    Timestamp limits exist since Kafka 3.6. Raises ServiceError if the broker does not answer.
     """
     (packing,) = _UNPACKED
     names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
@@ -143,7 +143,7 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic on the broker: its id (None if the broker has no ids), and each partition's offsets.
+    """A topic on the broker: its id (None if the broker does not support ids), and its partitions' offsets.
 
     `earliest` contains the offset of the first existing record, and `ends` the offset after the last record.
     """
@@ -183,7 +183,7 @@ class IdLooker:
         self._admin: Admin | None = None
 
     def look(self) -> str | None:
-        """Return the id, or None if the topic does not exist or the broker has no ids.
+        """Return the topic's id, or None if the topic does not exist or the broker does not support ids.
 
         Raises ServiceError as `describe_topic` does.
         """

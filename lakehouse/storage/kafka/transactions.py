@@ -27,7 +27,7 @@ _ANY = -1  # chosen by key, with the Java client's hash
 
 
 class FencedError(ServiceError):
-    """Another producer has taken over the transactional id."""
+    """Another producer has taken over this producer's transactional id."""
 
 
 class Record(NamedTuple):
@@ -107,7 +107,7 @@ class Transactions:
         return sorted(found.partitions)
 
     def commit(self, records: Iterable[Record], progress: tuple[str, Reached] | None = None) -> None:
-        """Send records in order, and commit them together with the group's progress in a topic, if given."""
+        """Send records in order, in one transaction with `progress` (a topic and an offset), if given."""
         self._refused.clear()
         topics = dict[str, None]()
         try:
@@ -128,12 +128,12 @@ class Transactions:
             raise no or KafkaException(cause) from error
 
     def close(self) -> None:
-        """Close the producer, even if the broker is down. An open transaction remains open."""
+        """Close the producer, even if the broker is down. An open transaction is not aborted."""
         self._producer.purge(blocking=False)
         del self._producer
 
     def _rights(self, topic: str, *, is_noting: bool) -> Wanted:
-        """Return the permissions required to commit progress or to send rows."""
+        """Return the permissions required to commit progress (`is_noting`) or to send records to a topic."""
         return {
             "topic": f"{'Read' if is_noting else 'Write to'} topic {topic}",
             "group": f"Read group {self._name}",
@@ -142,7 +142,7 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic. Later calls do not report it again."""
+        """Return the error that ended a transaction and, if a topic refused a record, the topic's name."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
@@ -156,7 +156,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error. Transient errors are ignored, because calls eventually time out."""
+        """Remember the first fatal error. Ignore transient errors, because calls eventually time out."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 
@@ -173,7 +173,7 @@ class Transactions:
                 return
 
     def _as_member(self) -> object:
-        """Return the metadata that identifies the group in a commit. The group has no members."""
+        """Return the metadata with which a producer commits offsets for the group, which has no members."""
         if self._member is None:
             self._member = group_member(self._access, self._name)
         return self._member
@@ -181,7 +181,7 @@ class Transactions:
 
 @contextmanager
 def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None]:
-    """Close the producer if the block fails, and translate Kafka's failures.
+    """Close the producer if the block fails, and translate librdkafka's exceptions.
 
     Raises FencedError with the message `fenced` if another producer has taken over, and ServiceError for
     other broker failures.

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 def local_frame(
     spark: SparkSession, rows: Iterable[Sequence[Any] | Mapping[str, Any]], schema: StructType
 ) -> DataFrame:
-    """Return the rows as a frame in the JVM. A frame made from a list would start Python in each query."""
+    """Return a frame built from Arrow data. A frame built from a list would start Python in each query."""
     named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
     table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
     return spark.createDataFrame(table, schema)
@@ -33,7 +33,7 @@ _QUERY = "spark.sql.execution.id"
 
 
 def collected(rows: DataFrame) -> list[Row]:
-    """Return the rows. If a time is outside Python's range, all times become ISO 8601 strings in UTC.
+    """Collect a frame's rows. If any time is outside Python's range, all times become ISO 8601 text in UTC.
 
     Python supports the years 1 to 9999.
     """
@@ -49,11 +49,12 @@ def collected(rows: DataFrame) -> list[Row]:
 
 
 def streamed(rows: DataFrame) -> Iterator[Row]:
-    """Yield the rows. Each partition is a separate job, and Python holds one partition at a time.
+    """Yield a frame's rows. Each partition is a separate job, and Python holds one partition at a time.
 
     This function does not use `DataFrame.toLocalIterator`, whose jobs begin after its query has ended. Spark
     4.2's driver retains such jobs, with their plans and broadcasts, until the driver exits. For the same
-    reason, this function clears a query id that an earlier query has left in the thread.
+    reason, this function clears the execution id that an earlier query has left in the thread's local
+    properties.
     """
     rows.sparkSession.sparkContext.setLocalProperty(_QUERY, None)  # type: ignore[arg-type]
     return rows.rdd.toLocalIterator()

@@ -16,7 +16,7 @@ from lakehouse.storage.spark import internals
 
 
 class Columns:
-    """Columns, keyed by name, for any frame in which they can be resolved."""
+    """Columns, keyed by name, for use with every frame that has the columns to which they refer."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)
@@ -47,7 +47,7 @@ class Columns:
 
 
 class Grouped:
-    """Named aggregates and their grouping columns, for any frame in which all of them can be resolved."""
+    """Named aggregates and their grouping columns, for use with every frame that has the required columns."""
 
     def __init__(self, by: Sequence[Column], aggregates: Mapping[str, Column]) -> None:
         self._by = by

@@ -65,7 +65,7 @@ def broadcast(rows: DataFrame, amount: Amount) -> DataFrame:
 
 
 def by_reference(value: Column, row: Column) -> Column:
-    """Return a literal that generated code receives by reference. `row` is any column of the frame.
+    """Return a literal that is passed to generated code by reference. `row` is any column of the frame.
 
     Generated code would contain a number or a time as text, so each new value would require a new class to be
     compiled and warmed up. An array is passed by reference instead. Which element is used depends on the row,
@@ -75,7 +75,7 @@ def by_reference(value: Column, row: Column) -> Column:
 
 
 def execute_for(spark: SparkSession, amount: Amount) -> None:
-    """Configure the session to execute its next plans efficiently for this many rows.
+    """Configure the session so that its next plans suit this number of rows.
 
     A query's own session keeps this setting for the source of its next micro-batch, because Spark plans the
     source before its size is known. Most micro-batches are about as large as the previous one.

@@ -1,7 +1,7 @@
 """Files and directories in the lake, on any file system.
 
-In an object store, `read_text` takes two requests, but only one on S3. `exists`, `write_text`, `modified_ms`
-(of an existing file) and `names` (of up to a thousand files) take one request each.
+In an object store, `read_text` takes two requests (on S3, one). `exists`, `write_text`, `modified_ms` (of an
+existing file) and `names` (of up to a thousand files) take one request each.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def names(spark: SparkSession, directory: str) -> list[str]:
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
     """Return the size in bytes of each file below a directory, keyed by relative path.
 
-    The files are the same as for `modified`. Where listing would be slow, the result contains only the names
-    in the directory itself, each with None.
+    The files are the same as for `modified`. On file systems where listing all files would be slow, the
+    result contains only the names directly in the directory, each with the size None.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -98,8 +98,9 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
     """Return when each file below a directory was modified, in seconds since the epoch, keyed by file name.
 
-    Names that begin with an underscore or a dot are omitted, except a table's change feed. Returns None if
-    the directory is neither on this machine nor in an object store, because listing it would be slow.
+    Files and directories whose names begin with an underscore or a dot are omitted, except a table's change
+    feed. Returns None if the directory is neither on this machine nor in an object store, because listing all
+    files would be slow.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -113,7 +114,7 @@ def _stored(
 ) -> Iterable[Stored] | None:
     """Return every file below a directory, or None if it is neither on this machine nor in an object store.
 
-    Files and directories with skipped names may be omitted, so they need not be listed.
+    On a local disk, files and directories for which `is_skipped` returns true are omitted.
     """
     here = on_this_machine(spark, directory)
     return stored_below(directory) if here is None else _stored_here(here, is_skipped)
@@ -168,7 +169,7 @@ def _is_local_by_default(context: SparkContext) -> bool:
 
 
 def _write_here(path: Path, text: str) -> None:
-    """Write a file without Hadoop, which would start five processes (readlink, chmod) per rename."""
+    """Write a local file without Hadoop, which would start five processes (readlink, chmod) per rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Remove an earlier file's Hadoop checksum. Otherwise, the new file would be checked against it.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -176,7 +177,7 @@ def _write_here(path: Path, text: str) -> None:
 
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as Spark writes checkpoint files; on S3, with a single PUT (ObjectFileManager.scala)."""
+    """Write a file as Spark writes checkpoint files; on S3, with one PUT (ObjectFileManager.scala)."""
     stream = objects.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
@@ -199,8 +200,8 @@ def delete(spark: SparkSession, path: str) -> None:
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
     """Return the size in bytes of every file below a directory, keyed by relative path.
 
-    The result is empty if the directory does not exist. Files whose names begin with a dot (Hadoop's
-    checksums and drafts) are omitted.
+    The result is empty if the directory does not exist. Files whose names begin with a dot (Hadoop's checksum
+    and temporary files) are omitted.
     """
     stored = _stored(spark, directory, lambda _name: False)
     if stored is not None:

@@ -100,7 +100,7 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
 
 
 def damaged_jars(configurations: Sequence[Configuration]) -> list[str]:
-    """Return the paths of jars in these configurations that are missing or differ from the lock."""
+    """Return the paths of these configurations' jars that are missing or differ from jars.sha256."""
     return [jar.path for jar in locked_jars(configurations) if not _is_whole(jars_directory(), jar)]
 
 
@@ -122,7 +122,7 @@ def _digest(path: Path) -> str:
 
 
 def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
-    """Replace these configurations' jar directories with the newly resolved directories."""
+    """Replace these configurations' jar directories with the newly resolved ones in `found`."""
     for jar in found.rglob("*.jar"):
         sync(jar)
     jars_directory().mkdir(exist_ok=True)
@@ -132,7 +132,7 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Compile a configuration's jar, unless a jar from exactly these sources already exists."""
+    """Compile a configuration's jar, unless one compiled from the same sources already exists."""
     target, what = compiled_jar(configuration), f"lakehouse/storage/spark/scala/{configuration}"
     if target.is_file():
         return

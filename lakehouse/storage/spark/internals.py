@@ -1,8 +1,9 @@
 """The only module that uses private members of Spark and py4j, and JVM classes outside Spark's public API.
 
 Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
-a Spark upgrade may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are in
-`lakehouse.storage.spark.objects`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
+a Spark upgrade could remove; `missing` and `missing_here` return the listed members that the JVM and PySpark
+lack. Hadoop's files are in `lakehouse.storage.spark.objects`, and Delta's members in
+`lakehouse.storage.tables.delta_internals`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def has_jvm(spark: SparkSession) -> bool:
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
-    """Return the members that the JVM lacks, as `class.signature`, or as `class` if the class is missing."""
+    """Return the listed members that the JVM lacks, as `class.signature`, or `class` for a missing class."""
     found = []
     for owner, of_owner in groupby(listed, lambda member: member.owner):
         known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
@@ -84,7 +85,7 @@ def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str
 
 
 def missing_here() -> list[str]:
-    """Return the private members that PySpark lacks."""
+    """Return the listed private members that PySpark lacks."""
     return [f"{module}.{name}" for module, name in PRIVATE if not _is_here(module, name)]
 
 
@@ -114,7 +115,7 @@ def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
 
 
 def static(spark: SparkSession, owner: str) -> Any:
-    """Return a class, for its constructor and static methods. Cached; only internals modules call this."""
+    """Return a JVM class, for its constructor and static methods. Cached; for internals modules only."""
     return _class(spark._jvm, owner)
 
 
@@ -124,7 +125,7 @@ def _class(jvm: Any, owner: str) -> Any:
 
 
 def singleton(spark: SparkSession, owner: str) -> Any:
-    """Return the only instance of a Scala object. Cached; only internals modules call this."""
+    """Return the singleton instance of a Scala object. Cached. Only internals modules call this."""
     return _singleton(spark._jvm, owner)
 
 
@@ -134,7 +135,7 @@ def _singleton(jvm: Any, owner: str) -> Any:
 
 
 def compiled(spark: SparkSession, name: str) -> Any | None:
-    """Return a class from lakehouse/storage/spark/scala/disk, or None if the JVM lacks that jar."""
+    """Return a class compiled from lakehouse/storage/spark/scala/disk, or None if the JVM lacks that jar."""
     found = static(spark, f"org.apache.spark.sql.lakehouse.{name}")
     return None if isinstance(found, JavaPackage) else found
 
@@ -208,27 +209,27 @@ def output_mode(spark: SparkSession, *, updates: bool) -> Any:
 
 
 def java_session(spark: SparkSession) -> Any:
-    """Return a session's object in the JVM."""
+    """Return the JVM object of a session."""
     return spark._jsparkSession
 
 
 def java_frame(rows: DataFrame) -> Any:
-    """Return a frame's Dataset in the JVM."""
+    """Return the JVM Dataset of a frame."""
     return rows._jdf
 
 
 def frame(spark: SparkSession, dataset: Any) -> DataFrame:
-    """Return a frame for a Dataset in the JVM."""
+    """Return a Python frame for a JVM Dataset."""
     return DataFrame(dataset, spark)
 
 
 def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
-    """Return the rows of a relation that uses Spark's first data source API (V1)."""
+    """Return a frame with the rows of a relation from Spark's V1 data source API."""
     return DataFrame(java_session(spark).baseRelationToDataFrame(relation), spark)
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as a relation in the driver's JVM, or None if there are none. They bypass Python."""
+    """Collect the rows into a frame in the driver's JVM, bypassing Python. Return None if there are none."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():
@@ -257,7 +258,7 @@ def java_texts(values: Sequence[str]) -> Any:
 
 
 def java_column(column: Column) -> Any:
-    """Return a column's object in the JVM, for `aggregate`."""
+    """Return the JVM object of a column, for `aggregate`."""
     from pyspark.sql.classic.column import _to_java_column
 
     return _to_java_column(column)
@@ -296,13 +297,13 @@ def is_started() -> bool:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Return whether the session's context is stopped. Raises an error if the JVM does not respond."""
+    """Return whether the session's SparkContext is stopped. Raises an error if the JVM does not respond."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
 
 def launch(options: Mapping[str, str], user: str | None) -> None:
-    """Start Spark's JVM with a session's options. If the system has no name for the user, `user` sets one.
+    """Start Spark's JVM with a session's options. `user` is a name for a user without one, or else None.
 
     Hadoop looks up the user's name before it opens a file, and fails if there is none. The name must
     therefore be set before Spark gets its jars.
@@ -318,7 +319,7 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
 
 
 def speak_english(spark: SparkSession) -> None:
-    """Make the driver's JVM write numbers with the digits 0 to 9, regardless of its options and locale."""
+    """Make the driver's JVM write numbers with the digits 0 to 9, whatever locale it was started with."""
     locale = static(spark, "java.util.Locale")
     locale.setDefault(locale.US)
 
@@ -380,8 +381,8 @@ def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], N
 def without_console(spark: SparkSession) -> Iterator[None]:
     """Discard this thread's output to Scala's Console during the block.
 
-    VACUUM prints a line regardless of log levels, and the line would mix with a run's JSON lines. Scala's
-    console is per thread, so other threads print as before.
+    VACUUM prints a line regardless of log levels, and this line would be mixed with a run's JSON log. Scala's
+    Console is per thread, so other threads print as before.
     """
     console = singleton(spark, "scala.Console")
     before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
@@ -433,7 +434,7 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
-    """Return a connected client for Hive's metastore. `properties` override the session's properties."""
+    """Return a client connected to Hive's metastore. `properties` override those of the session."""
     java: Any = spark.sparkContext._jsc
     of_spark = static(spark, "java.lang.Class").forName("org.apache.spark.SparkContext")
     found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)

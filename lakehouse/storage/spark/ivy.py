@@ -1,6 +1,6 @@
-"""Run the Ivy that pyspark ships: resolve ivy.xml for the lock, and fetch the locked jars.
+"""Run the Ivy that pyspark ships: resolve ivy.xml to create jars.sha256, and fetch the jars listed there.
 
-A fetch requests only jars, not POMs or checksums, because the lock contains each jar's coordinates and
+A fetch requests only jars, not POMs or checksums, because jars.sha256 contains each jar's coordinates and
 SHA-256. With an empty cache, a fetch takes 6 s instead of 48 s.
 """
 
@@ -45,7 +45,7 @@ _FEW_LINES = 12
 
 @contextmanager
 def fetched(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Iterator[Path]:
-    """Yield a temporary directory with the locked jars of these configurations. Progress is passed to `say`.
+    """Yield a temporary directory that contains these configurations' jars. `say` is called with progress.
 
     Raises ServiceError if the repository cannot be reached or lacks a jar.
     """
@@ -63,7 +63,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
 
 @contextmanager
 def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
-    """Yield a temporary directory with all jars in ivy.xml, newly resolved, and Ivy's list of these jars."""
+    """Resolve ivy.xml, and yield a temporary directory with all its jars, and Ivy's list of these jars."""
     module = resources.files("lakehouse.storage.spark").joinpath("ivy.xml")
     with _directory() as work, resources.as_file(module) as path:
         _run(["-ivy", str(path)], cache(), CONFIGURATIONS, work / "jars", lambda _line: None)
@@ -71,7 +71,7 @@ def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
 
 
 def cache() -> Path:
-    """Return Ivy's cache directory, in LAKEHOUSE_CACHE or else in the user's cache directory."""
+    """Return Ivy's cache directory, which is in LAKEHOUSE_CACHE or else in the user's cache directory."""
     named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named or caches:
         return Path(named or f"{caches}/lakehouse") / "ivy"
@@ -80,7 +80,7 @@ def cache() -> Path:
 
 
 class _Telling:
-    """A reporter of the remaining megabytes after each quarter of the download, not counting cached jars."""
+    """Reports the remaining megabytes after each quarter of the download. Cached jars are not counted."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}
@@ -112,7 +112,7 @@ def _directory() -> Iterator[Path]:
 
 
 def _module(wanted: Sequence[LockedJar]) -> str:
-    """Return an Ivy module with exactly these jars."""
+    """Return the XML of an Ivy module that depends on exactly these jars."""
     module = ElementTree.Element("ivy-module", version="2.0")
     ElementTree.SubElement(module, "info", organisation="lakehouse", module="locked-jars")
     configurations = ElementTree.SubElement(module, "configurations")
@@ -156,7 +156,7 @@ def _run(
 
 
 def _reported() -> list[LockedJar]:
-    """Return the jars in Ivy's reports, without checksums and sizes."""
+    """Return the jars in Ivy's reports. Their checksums and sizes are not filled in."""
     found = []
     for configuration in CONFIGURATIONS:
         report = cache() / f"lakehouse-runtime-jars-{configuration}.xml"

@@ -14,7 +14,7 @@ from lakehouse.common.errors import ServiceError
 
 Configuration = Literal["spark", "kafka", "s3", "disk"]
 CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
-"""The configurations in ivy.xml."""
+"""The names of all configurations in ivy.xml."""
 COMPILED: tuple[Configuration, ...] = ("disk", "s3")
 """The configurations with a jar that is compiled from the sources in lakehouse/storage/spark/scala."""
 
@@ -33,7 +33,7 @@ class LockedJar:
 
     @property
     def configuration(self) -> str:
-        """The jar's configuration in ivy.xml."""
+        """The configuration in ivy.xml to which the jar belongs."""
         return self.path.partition("/")[0]
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class LockedJar:
 
 
 def share_directory() -> Path:
-    """Return the directory for files that pip cannot install, in this Python's environment."""
+    """Return the directory in the virtual environment for files that pip cannot install."""
     return Path(sys.prefix) / "share" / "lakehouse"
 
 
@@ -85,7 +85,7 @@ def compiled_jar(configuration: Configuration) -> Path:
 
 
 def sources(configuration: Configuration) -> dict[str, str]:
-    """Return the Scala sources and other files of the jar for a configuration in COMPILED, keyed by name."""
+    """Return the Scala sources and other files that form a COMPILED configuration's jar, keyed by name."""
     files = resources.files("lakehouse.storage.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 

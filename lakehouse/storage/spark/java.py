@@ -19,14 +19,14 @@ from lakehouse.common.errors import ServiceError
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 """Variables that make a JVM read and write file names in UTF-8, regardless of the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""The locale in spark.properties. Delta and Kafka number their files with the locale's digits."""
+"""The locale in spark.properties. It matters because Delta and Kafka number files with a locale's digits."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
 
 
 def find() -> str:
-    """Return the path of PySpark's `java`, in JAVA_HOME or on PATH. Raises ServiceError if there is none."""
+    """Return the path of PySpark's `java`. Raises ServiceError if it is neither in JAVA_HOME nor on PATH."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home, "bin", "java") if home else "java")
     if found is None:
@@ -85,7 +85,7 @@ def temporary_directory() -> str:
 
 
 def user() -> pwd.struct_passwd | None:
-    """Return this user's entry in the system's database, or None in a container with an arbitrary user id."""
+    """Return this user's passwd entry, or None if there is none, as for a container's arbitrary user id."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:

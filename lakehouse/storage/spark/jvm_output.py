@@ -14,17 +14,18 @@ _HARMLESS = (
     # Java 24 and later: Spark opens a package that no longer exists.
     b"WARNING: package sun.security.action not in java.base",
 )
-"""Spark's own JVM options cause these lines, and no option prevents them."""
+"""Warnings that Spark's own JVM options cause, and that no option suppresses."""
 _STANDARD_ERROR = 2
 _PATIENCE_S = 5.0
 
 
 @contextmanager
 def filtered() -> Iterator[int]:
-    """Yield a file descriptor for the standard error of a process that the block starts.
+    """Yield a file descriptor to use as the standard error of a process that the block starts.
 
-    The started process's errors are copied line by line to this process's standard error while both run. If
-    the block fails because that process ended, its last lines are written before the exception is raised.
+    While both processes run, the output is copied line by line to this process's standard error. If the block
+    fails because the started process ended, that process's last lines are written before the exception is
+    raised.
     """
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)
@@ -39,7 +40,7 @@ def filtered() -> Iterator[int]:
 
 
 def _relay(read_end: int) -> None:
-    """Copy lines until the last writer has closed its end."""
+    """Copy lines, except the two warnings, until the last writer closes its end of the pipe."""
     rest = b""
     while piece := os.read(read_end, 1 << 16):
         *lines, rest = (rest + piece).split(b"\n")
@@ -51,7 +52,7 @@ def _relay(read_end: int) -> None:
 
 
 def _write(line: bytes) -> None:
-    """Write one line, including its line end. The last line may lack one."""
+    """Write one line to standard error, with its line end if it has one."""
     with suppress(OSError):  # nobody reads the output anymore; the started process must not block
         if not line or print_above(line.decode(errors="replace").removesuffix("\n")):
             return

@@ -1,9 +1,9 @@
 """Read committed Kafka records between two offsets.
 
-Spark's source converts a record's timestamp to microseconds. The source fails for timestamps after the year
+Spark's Kafka source converts a record's timestamp to microseconds. It fails for timestamps after the year
 294,246, and converts timestamps before 1582 to a different calendar. Reading such a record raises an error
 (`misdated`). Kafka's own client then reads the record in the driver (`read_apart`), with its timestamp
-unchanged. `WholeTopic` returns all records of a topic, including these.
+unchanged. `WholeTopic` returns all records of a topic, including records with such timestamps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PATIENCE_S = 30.0
 
 
 class FoundRecord(NamedTuple):
-    """A record as stored in Kafka. `timestamp` is in ms if the producer follows the protocol."""
+    """A record as stored in Kafka. `timestamp` is in epoch ms if the producer follows Kafka's protocol."""
 
     key: bytes | None
     value: bytes | None
@@ -136,7 +136,7 @@ RECORDS = (
 """The schema of Kafka records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is then null."""
 
 APART = 1_000
-"""Starting at a record that Spark's source cannot read, Kafka's client reads at most this many records."""
+"""From a record that Spark's source cannot read, Kafka's client reads at most this many records."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -213,7 +213,10 @@ def read_between(
 
 @dataclass(frozen=True)
 class ReadApart:
-    """Rows up to an offset (exclusive). `is_misdated` is true if Spark's source cannot read one of them."""
+    """Records read by Kafka's client, up to offset `reached` (exclusive).
+
+    `is_misdated` is true if Spark's source cannot read at least one of these records.
+    """
 
     rows: DataFrame
     reached: int
@@ -223,10 +226,10 @@ class ReadApart:
 def read_apart(
     spark: SparkSession, access: KafkaAccess, first: Place, end: int, *, most_bytes: int = _APART_BYTES
 ) -> ReadApart:
-    """Read a partition's records in the driver, as RECORDS, from a place to an offset (exclusive).
+    """Read a partition's records in the driver, from `first` up to offset `end` (exclusive), as RECORDS.
 
-    Reads at least one record and at most APART, and stops after about `most_bytes`. Raises errors from
-    Kafka's client.
+    Reads at least one record and at most APART records, and stops after about `most_bytes`. Raises errors
+    from Kafka's client.
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(
@@ -244,13 +247,13 @@ def read_apart(
 
 
 def misdated(error: BaseException) -> Place | None:
-    """Return the record whose timestamp Spark's source cannot read, or None for any other error."""
+    """Return the record whose timestamp caused the error in Spark's source, or None for any other error."""
     found = _MISDATED.search(str(error))
     return None if found is None else Place(found[1], int(found[2]), int(found[3]))
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the damaged record, or its batch's first record, if Kafka's client reports one, or else None."""
+    """Return the damaged record (or the first in its batch) that the error names; None for other errors."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -259,7 +262,7 @@ def invalid(error: BaseException) -> Place | None:
 
 
 def _group(client: Mapping[str, str]) -> str:
-    """Return a group name for reads with these client properties. The properties include secrets.
+    """Return a consumer group name for reads with these client properties, which include secrets.
 
     If a consumer that is cached under the same name has different properties, Spark fails and prints both
     sets of properties. The name is an HMAC with this process's random key, so it reveals no secret.
@@ -270,7 +273,7 @@ def _group(client: Mapping[str, str]) -> str:
 
 @cache
 def _records() -> Columns:
-    """Return the columns of RECORDS for rows from Spark's source."""
+    """Return columns that convert rows from Spark's source to RECORDS."""
     ms = F.unix_millis("timestamp")
     is_time = is_kafka_time(ms)
     place = (
@@ -292,7 +295,7 @@ def _records() -> Columns:
 
 @cache
 def _apart() -> Columns:
-    """Return the columns of RECORDS for rows from Kafka's client."""
+    """Return columns that convert rows from Kafka's client to RECORDS."""
     ms = F.col("ms")
     own = {
         "timestamp": F.when(is_kafka_time(ms), F.timestamp_millis(ms)),
@@ -306,7 +309,7 @@ _Span = tuple[int, int]
 
 
 class WholeTopic:
-    """All records of a topic. `asked` finds the records that Spark's source cannot read."""
+    """A reader of all records of a topic, including records that Spark's source cannot read (see `asked`)."""
 
     def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
         self._spark = spark
@@ -316,9 +319,9 @@ class WholeTopic:
         self._apart: dict[Place, tuple[int, DataFrame]] = {}
 
     def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
-        """Return the result of `ask`, which reads the topic.
+        """Call `ask`, which reads the topic through `between`, and return its result.
 
-        If Spark's source fails on a record, `ask` is called again, and Kafka's client reads that record.
+        If Spark's source fails on a record, Kafka's client reads that record, and `ask` is called again.
         """
         while True:
             try:
@@ -333,7 +336,7 @@ class WholeTopic:
                 self._set_apart(place)
 
     def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
-        """Return the records between two offsets of each partition, except records in the lost ranges."""
+        """Return the records between two offsets of each partition, except those in the ranges in `lost`."""
         self._ends = {number: end for number, (_, end) in ranges.items()}
         gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
         gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]
@@ -356,7 +359,7 @@ class WholeTopic:
 
 
 def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
-    """Yield the parts of a span that no cut covers, or an empty span if the cuts cover all of it."""
+    """Yield the parts of a span outside all `cuts` (sorted spans), or an empty span if nothing is left."""
     first, end = span
     left = False
     for begin, after in cuts:

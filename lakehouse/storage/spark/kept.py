@@ -1,4 +1,4 @@
-"""Keep the query plans of row functions, so Spark does not plan them again for each micro-batch.
+"""Cache the query plans of row functions, so that Spark does not plan them again for each micro-batch.
 
 Normally, Spark analyzes, optimizes and plans every frame. For a few thousand rows, that costs more than
 processing them.
@@ -28,7 +28,7 @@ class Kept:
         self._plans: Any = None
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return the function's result. The rows are planned now, with the session's current settings."""
+        """Apply the function to the rows. Spark plans the rows now, with the session's current settings."""
         spark, given = rows.sparkSession, internals.java_frame(rows)
         plans = internals.compiled(spark, "KeptPlans")
         if plans is None:

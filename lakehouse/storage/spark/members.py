@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NEW = "new"
-"""The name of a constructor in a signature."""
+"""The method name that stands for a constructor in a signature."""
 CLASS = ""
 """The signature of a class that is used only by its name."""
 
@@ -17,7 +17,7 @@ PLANS = f"{SQL}.catalyst.plans.logical"
 COMMANDS = (f"{PLANS}.Command", f"{PLANS}.ParsedStatement")
 """The base classes of Spark's commands."""
 RUNNING = (f"{PLANS}.Call", f"{PLANS}.CompoundBody", f"{SQL}.catalyst.analysis.UnresolvedExecuteImmediate")
-"""Plan nodes that are not commands but run them."""
+"""Classes of plan nodes that are not commands themselves but run commands."""
 SHOWING = (
     f"{PLANS}.DescribeColumn",
     f"{PLANS}.DescribeFunction",
@@ -52,7 +52,7 @@ class Member:
 
 
 def members(owner: str, *signatures: str) -> tuple[Member, ...]:
-    """Return a class's members with these signatures."""
+    """Return a Member of the class `owner` for each of these signatures."""
     return tuple(Member(owner, signature) for signature in signatures)
 
 

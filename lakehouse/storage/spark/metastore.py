@@ -5,7 +5,7 @@ never opens a table; it stores only the table's location. An entry's columns are
 the metastore, such as JDBC clients. Delta's readers read the columns from the log.
 
 Spark's DDL is not used, because it needs a session with Hive's catalog, which fails if the metastore is down.
-Delta also refuses properties that are not in the table's log, so our entries could not be marked.
+Delta also refuses properties that are not in the table's log, so lakehouse could not mark its entries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Entry:
         return f"{self.database}.{self.table}"
 
     def properties(self) -> dict[str, str]:
-        """Return the entry's properties, split into parts that a metastore can store."""
+        """Return the entry's table properties, split into parts short enough for a metastore."""
         size = _MOST_CHARACTERS
         parts = [self.columns[at : at + size] for at in range(0, len(self.columns), size)]
         numbered = {f"{_SCHEMA}.part.{number}": part for number, part in enumerate(parts)}
@@ -96,7 +96,7 @@ class Metastore:
         return Found(entry, MARK in properties)
 
     def create(self, entry: Entry) -> bool:
-        """Create an entry, and its database if missing. Return false if the name is already taken."""
+        """Create an entry, and its database if that is missing. Return false if the name is already taken."""
         with self._asking(entry.name):
             database = self._database(entry.database)
         made = self._new("Table")
@@ -151,7 +151,7 @@ class Metastore:
         return self._client.getDatabase(name)
 
     def _storage(self, location: str) -> Any:
-        """Return the storage that Spark declares for tables that Hive cannot read; readers use its `path`."""
+        """Return Spark's storage descriptor for tables that Hive cannot read; readers use its `path`."""
         serde = self._new("SerDeInfo")
         serde.setSerializationLib(f"{_HIVE}.serde2.lazy.LazySimpleSerDe")
         serde.setParameters(self._map({"serialization.format": "1"}))

@@ -46,7 +46,7 @@ def text_in(spark: SparkSession, stream: Any) -> str:
 
 
 def atomic_file(spark: SparkSession, path: Any) -> Any:
-    """Create a file as Spark does for checkpoints, and return its stream. Closing it publishes the file."""
+    """Create a file as Spark does for checkpoints; return a stream that publishes the file when closed."""
     directory = path.getParent()
     configuration = hadoop_configuration(spark)
     manager = static(spark, FILES).create(directory, configuration)
@@ -82,7 +82,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return when each of two objects was last modified, in ms since the epoch, or None if it is missing.
+    """Return when each of two objects was last modified, in ms since the epoch; None for a missing object.
 
     The two requests run in parallel.
     """

@@ -30,12 +30,12 @@ class OffsetRange:
 
 
 def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return each partition's range of offsets in the rows."""
+    """Return, for each partition, the range from the lowest to the highest offset in the rows."""
     return _ranges(rows.groupBy("topic", "partition"))
 
 
 def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the ranges of consecutive offsets in the rows, given one row per record."""
+    """Return the ranges of consecutive offsets in the rows, which have one row per record."""
     in_order = Window.partitionBy("topic", "partition").orderBy("offset")
     run = F.col("offset") - F.row_number().over(in_order)
     return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))
@@ -48,7 +48,7 @@ def _ranges(rows: GroupedData) -> tuple[OffsetRange, ...]:
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
-    """Return a condition for rows whose coordinates are in one of the ranges."""
+    """Return a condition that is true for rows whose topic, partition and offset are in one of the ranges."""
     return reduce(Column.__or__, map(_within, ranges), F.lit(False))
 
 

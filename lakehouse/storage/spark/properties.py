@@ -49,9 +49,10 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 
 
 def for_laptop_submit() -> dict[str, str]:
-    """Return the properties of `for_laptop` for spark-submit, with the archive and any installed S3 jars.
+    """Return the `for_laptop` properties for spark-submit, including the archive and any installed S3 jars.
 
-    A driver that is started in any other way must already have any S3 jars that it needs on its class path.
+    A driver that spark-submit does not start must already have the S3 jars, if it needs them, on its class
+    path.
     """
     return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
 

@@ -23,9 +23,9 @@ _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 def error_line(error: BaseException) -> str:
     """Return an error's message, without the stack traces that Spark includes.
 
-    If the disk is full, the message begins with this reason, because Java reports it only at the end of a
-    stack trace. If a task failed, the innermost cause is added. For a Python worker, that is the exception
-    that the worker raised.
+    If the disk is full, the message begins by saying so, because Java reports this only at the end of a stack
+    trace. If a task failed, the innermost cause is added. For a Python worker, the innermost cause is the
+    exception that the worker raised.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
     if isinstance(error, Py4JJavaError) and _TASK_FAILED in line:
@@ -39,7 +39,7 @@ def error_line(error: BaseException) -> str:
 
 
 def _raised_in_worker(text: str) -> str | None:
-    """Return the last line of a text's last Python traceback, or None if there is no traceback."""
+    """Return the last line of the last Python traceback in a text, or None if there is no traceback."""
     _, found, trace = text.rpartition(_TRACEBACK)
     lines = (line.rstrip() for line in trace.split("\n")[1:])
     return next((line for line in lines if line and not line[0].isspace()), None) if found else None
@@ -53,14 +53,14 @@ def _root_of(java: Any) -> Any:
 
 
 def what_of(error: BaseException) -> str:
-    """Return an error's message, with its class unless it is a LakehouseError or reports a full disk."""
+    """Return an error's message, after its class unless it is a LakehouseError or reports a full disk."""
     if isinstance(error, LakehouseError) or _no_room(error) is not None:
         return error_line(error)
     return f"{type(error).__name__}: {error_line(error)}"
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether a write failed because a disk or a quota is full."""
+    """Return whether the error means that a disk or a quota is full."""
     return _no_room(error) is not None
 
 
@@ -83,7 +83,7 @@ def is_heap_full(error: BaseException) -> bool:
 
 
 def heap_of(spark: SparkSession) -> str:
-    """Return a description of the heap that tasks use: its process, and its size."""
+    """Return text that describes the heap that tasks use: the process it belongs to, and its size."""
     return "{} memory {}".format(*_heap(spark))
 
 

@@ -1,7 +1,7 @@
 """The only module that builds Spark sessions.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
-sql`, the demo, the tests), the session uses the laptop's properties, with the sizes from the settings.
+sql`, the demo, the tests), the session uses `laptop.properties`, with the sizes from the settings.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def build_session(
 ) -> SparkSession:
     """Return a session for this project's tables. `options` override everything else.
 
-    Set `brief` if the session is too short for the JVM's optimizing compiler to pay off. A second call in a
-    process returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does
-    not start within two minutes, or if the temporary directory is full. Raises VersionError if PySpark would
-    connect to a Spark Connect server instead.
+    Set `brief` if the session will be too short for the JVM's optimizing compiler to pay off. A second call
+    in a process returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM
+    does not start within two minutes, or if the temporary directory is full. Raises VersionError if PySpark
+    would connect to a Spark Connect server instead.
     """
     for variable in _OF_CONNECT:
         if variable in os.environ:
@@ -161,7 +161,7 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
 
 
 def require_jvm(spark: SparkSession) -> None:
-    """Raise VersionError if Python cannot call the session's JVM."""
+    """Raise VersionError if Python cannot call the session's JVM, as with Spark Connect."""
     if not internals.has_jvm(spark):
         raise VersionError(_NO_JVM.format("create the session with build_session"))
 
@@ -172,7 +172,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def is_small(lake: str) -> bool:
-    """Return whether a lake is on this machine, and small enough for every command to be short."""
+    """Return whether a lake is on this machine, and so small that every command finishes quickly."""
     root, found = local_path(lake), 0
     if root is None:
         return False
@@ -186,9 +186,9 @@ def is_small(lake: str) -> bool:
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    """Return the environment variables to add for Spark's JVM.
+    """Return the environment variables to set for Spark's JVM.
 
-    Without SPARK_LOCAL_IP, Spark resolves the host's name, which may have no address.
+    Without SPARK_LOCAL_IP, Spark resolves the host name, which might have no address.
     """
     is_alone = _is_local(settings) and not _OF_HOST & os.environ.keys()
     # Appended to the class path, which must begin with the class archive's entries.
@@ -201,7 +201,7 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return a standalone cluster's secret, or None for another master. Call this after the JVM has started.
+    """Return a standalone cluster's secret, or None for other masters. Call this after the JVM has started.
 
     Raises ServiceError if there is no secret, because Spark would only print a stack trace. The
     secret is not passed to `launch` as an option, because `ps` shows options.

@@ -1,9 +1,9 @@
 """The only package that creates, reads, appends to or merges Delta tables.
 
-A table's path is `<lake>/<layer>/<table>` (`Lake.path`). A micro-batch records its query's position in the
-same commit as its rows (`Move`). The commit fails if the table's position differs from the query's last
-recorded position. A retried micro-batch therefore writes only once. If two processes run the same query
-concurrently, one of them fails.
+A table's path is `<lake>/<layer>/<table>` (`Lake.path`). A micro-batch commits its rows and its query's new
+read position together (`Move`). The commit fails if the position recorded in the table is not the one that
+the query started from. A retried micro-batch therefore writes its rows only once. If two processes run the
+same query concurrently, one of them fails.
 """
 
 from lakehouse.storage.tables.commits import FILE, Candidates, Commit, begin

@@ -1,13 +1,13 @@
-"""Adoption of a copy: the copy replaces the original lake, and their versions diverge from then on. No I/O.
+"""Adoption of a lake's copy: it replaces the original lake, and the versions of both then diverge. No I/O.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
 dead-letter table. The property also contains the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
-The property distinguishes version 61 of the copy from version 61 of the original, which may already have been
-sent. Kafka's consumer groups and the lake's records of sent rows identify a table by its id, followed by its
-adoption: `c31e... adopted 1764172800000@60`.
+The property distinguishes version 61 of the copy from version 61 of the original, whose rows might already
+have been exported. Where Kafka's consumer groups and the lake record the rows sent, they identify a table by
+its id, followed by the adoption: `c31e... adopted 1764172800000@60`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
 
 
 def sender(table_id: str, adoption: Adoption | None) -> str:
-    """Return a table's name in the records of sent rows."""
+    """Return the name that identifies a table where sent rows are recorded."""
     return table_id if adoption is None else f"{table_id}{_ADOPTED}{adoption}"
 
 
 def adopted_ms(named: str) -> int:
-    """Return when the table with this name was adopted, in ms since the epoch, or 0 if never."""
+    """Return when the table with this name (`sender`) was adopted, in ms since the epoch, or 0 if never."""
     found = _parsed(named.partition(_ADOPTED)[2])
     return 0 if found is None else found.at_ms
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return the position before which the versions of two tables with the same id are surely identical."""
+    """Return the position up to which two tables with the same id are certain to have the same versions."""
     versions = [
         found.version
         for named in (one, other)

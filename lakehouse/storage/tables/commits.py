@@ -1,9 +1,9 @@
 """One commit to a Delta table, from its reads to its writes.
 
-To find out whether a transaction was already written, Delta's DataFrame writer and its MERGE replay the log
-in Spark jobs each time, although the version's checksum file contains this information. This module builds
-the same commit from Delta's own classes. It begins an optimistic transaction, reads within it, writes files,
-and publishes everything in one commit. If another writer changes data that was read, the commit conflicts.
+To find out whether a transaction was already written, Delta's DataFrame writer and MERGE replay the log in
+Spark jobs, although the version's checksum file already lists the transactions. This module builds the same
+commit from Delta's own classes. It begins an optimistic transaction, reads within it, writes files, and
+publishes everything in one commit. If another writer changes data that was read, the commit conflicts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ With a parameter instead, every function that writes to a leased table would hav
 
 @contextmanager
 def requiring(path: str, condition: Callable[[Snapshot], None]) -> Iterator[None]:
-    """During the block, call `condition` with each commit's snapshot of the table; it may raise."""
+    """During the block, call `condition` with the snapshot of each commit to the table.
+
+    To prevent the commit, `condition` raises an error.
+    """
     token = _REQUIRED.set({**_REQUIRED.get(), path: condition})
     try:
         yield
@@ -66,7 +69,7 @@ def requiring(path: str, condition: Callable[[Snapshot], None]) -> Iterator[None
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files that may contain matching rows: Delta's objects and row counts, keyed by file name."""
+    """The files that might contain matching rows: Delta's file objects and row counts, keyed by file name."""
 
     files: dict[str, Action]
     size_bytes: int
@@ -74,11 +77,11 @@ class Candidates:
 
     @property
     def rows(self) -> int:
-        """The number of rows in the files."""
+        """The number of rows in these files."""
         return self.rows_of(self.files)
 
     def rows_of(self, names: Iterable[str]) -> int:
-        """Return the number of rows in a subset of the files."""
+        """Return the number of rows in the named files."""
         return sum(self.rows_by_name[name] for name in names)
 
 
@@ -86,8 +89,9 @@ class Candidates:
 class Commit:
     """A commit in progress, and the table's state when the commit began.
 
-    `expect` and `candidates` determine the data that counts as read. If another writer has changed this data,
-    `finish` fails with one of Delta's conflicts; see `lakehouse.storage.tables.writing.retry_on_conflict`.
+    The arguments of `expect` and `candidates` determine which data counts as read. If another writer has
+    changed this data, `finish` fails with one of Delta's conflicts; see
+    `lakehouse.storage.tables.writing.retry_on_conflict`.
     """
 
     spark: SparkSession
@@ -112,7 +116,10 @@ class Commit:
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
-        """Raise PositionError unless the table has the expected positions. Later changes to them conflict."""
+        """Raise PositionError unless the table has the positions that the moves expect.
+
+        A later change to these positions conflicts with the commit.
+        """
         noted = transactions_in(self.spark, self.snapshot) if moves else {}
         for move in moves:
             delta.note_read_application(self._txn, move.application)
@@ -137,10 +144,10 @@ class Commit:
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
-        """Return the files that may contain rows matching the condition, or all files if it is None.
+        """Return the files that might contain rows matching the condition, or all files if `where` is None.
 
-        The returned files count as read. For a `Near`, or if the table has few files, the whole table counts
-        as read. The commit then conflicts with every other commit that changes rows.
+        The returned files count as read. If `where` is a `Near`, or the table has few files, the whole table
+        counts as read. The commit then conflicts with every other commit that changes rows.
         """
         if isinstance(where, Near):
             return self._near(where)
@@ -165,7 +172,7 @@ class Commit:
         )
 
     def _filtered(self, where: Column) -> list[Action]:
-        """Return the files that may contain rows matching the condition, according to their statistics."""
+        """Return the files that might contain rows matching the condition, according to file statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
         # Delta compares statistics only with literals. Comparing a Python int with a long adds a cast, so
         # fold the constants.
@@ -179,7 +186,7 @@ class Commit:
         )
 
     def write(self, rows: DataFrame) -> int:
-        """Write the rows to files, and return the number of rows written to the table.
+        """Write the rows to files, and return how many of them are table rows.
 
         Rows with a `_change_type` go to the change feed if the table has one. All other rows go to the table.
         """
@@ -199,7 +206,7 @@ class Commit:
         self._removes = True
 
     def finish(self, moves: Sequence[Move] = (), why: Why | None = None) -> int:
-        """Publish everything, including the moves, in one commit, and return the table's new version.
+        """Commit all changes and moves together, and return the table's new version.
 
         `why` is the reason for removed or changed rows, recorded for readers of the changes (`LogEntry.why`).
         """
@@ -246,7 +253,7 @@ def begin(spark: SparkSession, path: str) -> Commit:
 def create(
     spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str], comment: str = ""
 ) -> None:
-    """Create a table without rows by committing version 0. The directory may contain an incomplete log.
+    """Create a table without rows by committing version 0. An incomplete log in the directory is accepted.
 
     An existing table is left unchanged. Raises Py4JJavaError if another process creates the table at the same
     time.
@@ -269,7 +276,7 @@ def create(
 
 
 def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action], operation: Operation) -> int:
-    """Commit the actions, and return the new version once the commit would survive a power failure."""
+    """Commit the actions, and return the new version once the commit can survive a power failure."""
     version = delta.commit(spark, txn, actions, operation)
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep(here, version)
@@ -277,11 +284,11 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return the rows to write in place of the table's rows `old`, after upserting `new` by key.
+    """Return the rows that replace the table's rows `old` when `new` is upserted by key.
 
     `new` has one row per key. Columns that are missing from `new` keep their values from `old`. Rows are
-    deleted if `gone` is true. Result rows without a `_change_type` belong to the table, and all others to its
-    change feed.
+    deleted if `gone` is true. In the result, rows without a `_change_type` belong to the table, and all
+    others to its change feed.
     """
     given = tuple(name for name in old.columns if name in new.columns)
     columns = _merging(tuple(old.columns), tuple(keys), given)
@@ -293,7 +300,7 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
 def amended_rows(
     rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
 ) -> DataFrame:
-    """Return the rows to write in place of the frame's table rows `t`, with new values where `hit` is true.
+    """Return the rows that replace the table rows `t` in a frame, with new `values` where `hit` is true.
 
     `names` are the table's columns. `_change_type` is set as in `changed_rows`.
     """
@@ -306,7 +313,7 @@ def amended_rows(
 
 @dataclass(frozen=True)
 class _Merging:
-    """A merge's columns, built once: the rows of both sides, joined by key, and the result for each pair."""
+    """Columns for a merge, built once: the old and the new row to join by key, and each pair's changes."""
 
     old: Columns
     new: Columns

@@ -32,7 +32,7 @@ _MOST_COMMITS = 50  # if more commits are missing, the full list is read instead
 
 @dataclass(frozen=True)
 class File:
-    """A data file: its size, row count (None if unknown), column bounds, and `add` action."""
+    """A data file: its size, row count (None if unknown), minima and maxima by column, and `add` action."""
 
     size_bytes: int
     rows: int | None
@@ -55,7 +55,7 @@ _lock = Lock()  # guards `_known`; not held while reading files
 
 
 def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
-    """Return the files in a snapshot of the table at the path. Thread-safe."""
+    """Return the data files in a snapshot of the table at `path`. Thread-safe."""
     table, version = delta.table_id(at), delta.version_of(at)
     with _lock:
         known = _known.get(path)
@@ -73,7 +73,7 @@ def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
 
 
 def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
-    """Return a version's files as log actions, in the order in which a query first reads them.
+    """Return a version's files as log actions, in the order in which a new query reads them.
 
     `lakehouse.operations.telemetry.delta_log` orders them in the same way.
     """
@@ -88,12 +88,12 @@ def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> 
 
 
 def to_delta(spark: SparkSession, file: File) -> Action:
-    """Return Delta's object for a file."""
+    """Return Delta's AddFile object for a file."""
     return delta.added_file(spark, file.action)
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
-    """Apply later commits to known files. Return None if a commit is missing or unreadable."""
+    """Return the files at a later version by applying commits, or None if one is missing or unreadable."""
     try:
         commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
     except (Py4JJavaError, ValueError):
@@ -119,7 +119,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
     """Return the files listed in a version's checksum, or None if it lists no files or is invalid.
 
-    The checksum is written without fsync, so it may be empty after a power failure.
+    The checksum is written without fsync, so it can be empty after a power failure.
     """
     file = f"{path}/_delta_log/{version:020}.crc"
     if not storage.exists(spark, file):

@@ -21,9 +21,9 @@ from lakehouse.storage.spark.internals import elements, none, scala_map, scala_s
 from lakehouse.storage.tables.delta_members import ACTIONS, DELTA, OPERATIONS
 
 Log: TypeAlias = Any
-"""Delta's object for a table's log."""
+"""Delta's DeltaLog object for a table."""
 Snapshot: TypeAlias = Any
-"""A version of a table."""
+"""Delta's snapshot of a table: one version."""
 Segment: TypeAlias = Any
 """The log files that make up a snapshot."""
 Txn: TypeAlias = Any
@@ -51,12 +51,12 @@ def log_of(spark: SparkSession, path: str) -> Log:
 
 
 def known_snapshot(log: Log) -> Snapshot:
-    """Return Delta's cached snapshot of the log, however old."""
+    """Return the snapshot of the log that Delta has cached, even if it is outdated."""
     return log.unsafeVolatileSnapshot()
 
 
 def newest_snapshot(spark: SparkSession, log: Log) -> Snapshot:
-    """List the log, and return its newest snapshot. Its version is -1 if there is no table."""
+    """List the log, and return the newest snapshot, with version -1 if there is no table."""
     return log.update(False, none(spark), none(spark))
 
 
@@ -104,7 +104,7 @@ def locked(log: Log) -> Iterator[None]:
 
 
 def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snapshot:
-    """Make a segment's snapshot Delta's cached snapshot, as of a time. The caller must hold the lock."""
+    """Make Delta cache the snapshot of a segment, listed at `at_ms`. The caller must hold the lock."""
     made = log.createSnapshot(segment, none(spark), none(spark), none(spark))
     return log.installSnapshot(made, at_ms)
 
@@ -123,7 +123,7 @@ def segment_of(snapshot: Snapshot) -> Segment:
 
 
 def with_commit(spark: SparkSession, segment: Segment, status: Any, number: int) -> Segment:
-    """Return the segment extended by the next version's commit, given the Hadoop status of its file."""
+    """Return the segment extended by the next version's commit. `status` is that file's Hadoop status."""
     return static(spark, f"{DELTA}.SnapshotManagement").appendCommitToLogSegment(segment, status, number)
 
 
@@ -133,7 +133,7 @@ def segment_version(segment: Segment) -> int:
 
 
 def last_written_ms(segment: Segment) -> int:
-    """Return when a segment's last commit was written, in ms since the epoch."""
+    """Return when the last commit in a segment was written, in ms since the epoch."""
     return int(segment.lastCommitFileModificationTimestamp())
 
 
@@ -184,7 +184,7 @@ def schema_json(snapshot: Snapshot) -> str:
 
 
 def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the number and total bytes of a snapshot's files. Runs Spark jobs if there is no checksum."""
+    """Return the number and total bytes of a snapshot's files. Runs Spark jobs if the checksum is missing."""
     noted = value_of(snapshot.checksumOpt())
     if noted is not None:
         return int(noted.numFiles()), int(noted.tableSizeBytes())
@@ -203,7 +203,7 @@ def all_bytes(snapshot: Snapshot) -> int:
 
 
 def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
-    """Return the files listed in a snapshot's checksum, or None if it lists none or more than `most`."""
+    """Return the files in a snapshot's checksum, or None if it lists no files at all or more than `most`."""
     noted = value_of(snapshot.checksumOpt())
     files = None if noted is None else value_of(noted.allFiles())
     return None if files is None or int(files.size()) > most else elements(files)
@@ -215,7 +215,7 @@ def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
 
 
 def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
-    """Return each application's last transaction from a snapshot's checksum, or None if it lists none."""
+    """Return each application's last transaction version, or None if the checksum has no transactions."""
     found = _noted(spark, snapshot)
     return None if found is None else {str(one["appId"]): int(one["version"]) for one in found}
 
@@ -227,7 +227,7 @@ def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int |
 
 
 def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | None:
-    """Return a checksum's transactions, passed as one JSON string to save three JVM calls per transaction."""
+    """Return the transactions in a checksum. One JSON string saves three JVM calls per transaction."""
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
     if found is None:
@@ -237,7 +237,7 @@ def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | No
 
 
 def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return each application's last transaction in a snapshot. Runs Spark jobs."""
+    """Return the version of each application's last transaction in a snapshot. Runs Spark jobs."""
     return {str(name): int(last) for name, last in internals.entries(spark, snapshot.transactions()).items()}
 
 
@@ -259,12 +259,12 @@ def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Actio
 
 
 def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
-    """Return Delta's object for an added file, given its fields as named in the log."""
+    """Return Delta's AddFile object for fields with the names used in the log."""
     return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
 
 
 def rewritten(spark: SparkSession, text: str) -> str:
-    """Return a commit's text as Delta itself would have written it, without actions unknown to Delta."""
+    """Return a commit's text rewritten by Delta, without actions that Delta does not know."""
     parser = internals.singleton(spark, f"{ACTIONS}.Action")
     actions = [parser.fromJson(line) for line in text.split("\n") if line.strip()]
     return "\n".join(str(action.json()) for action in actions if action is not None)
@@ -297,7 +297,7 @@ def records_in(file: Action) -> int | None:
 
 
 def removed(file: Action, at_ms: int) -> Action:
-    """Return the action that removes a file and its rows from the table."""
+    """Return the action that removes a file, and thus its rows, from the table."""
     return file.removeWithTimestamp(at_ms, True)
 
 
@@ -305,7 +305,7 @@ def removed(file: Action, at_ms: int) -> Action:
 
 
 def start(spark: SparkSession, log: Log, snapshot: Snapshot | None = None) -> Txn:
-    """Begin a transaction on a snapshot or, by default, on the newest one, which requires listing the log."""
+    """Begin a transaction on a snapshot. By default, list the log and use the newest snapshot."""
     return log.startTransaction(none(spark), none(spark) if snapshot is None else some(spark, snapshot))
 
 
@@ -341,14 +341,15 @@ def note_whole_table_read(txn: Txn) -> None:
 
 
 def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action]:
-    """Return the files that may contain matching rows, and mark them as read. Runs Spark jobs."""
+    """Return the files that might contain matching rows, and mark them as read. Runs Spark jobs."""
     return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
 
 
 def write_files(txn: Txn, rows: DataFrame) -> tuple[list[Action], int | None]:
-    """Write rows to files; return the files' actions and the number of new table rows (None if unknown).
+    """Write rows to files. Return the files' actions, and the number of table rows written (None if unknown).
 
-    Uses Delta's own writer only if the table's or session's properties require it or our jar is missing.
+    Uses Delta's own writer only if properties of the table or session require it, or if the jar that
+    `lakehouse setup` compiles is missing.
     """
     given, plain = internals.java_frame(rows), internals.compiled(rows.sparkSession, "PlainFiles")
     written = None if plain is None else plain.write(txn, given)
@@ -408,19 +409,19 @@ def application_wrote(spark: SparkSession, application: str, number: int, at_ms:
 
 
 def update(spark: SparkSession) -> Operation:
-    """Return the operation for an UPDATE, without its condition."""
+    """Return the operation that a commit records for an UPDATE, without a condition."""
     return static(spark, f"{OPERATIONS}Update")(none(spark))
 
 
 def write(spark: SparkSession) -> Operation:
-    """Return the operation for an append."""
+    """Return the operation that a commit records for an append."""
     return static(spark, f"{OPERATIONS}Write")(internals.appends(spark), *[none(spark)] * 8)
 
 
 def streaming_update(
     spark: SparkSession, application: str, number: int, *, updates: bool, metadata: str | None = None
 ) -> Operation:
-    """Return the operation for a streaming micro-batch, which updates rows or only appends them.
+    """Return the operation that a commit records for a micro-batch, which updates rows or only appends.
 
     `metadata` becomes the commit's `userMetadata`, unless it is None.
     """
@@ -439,5 +440,5 @@ def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterab
 
 
 def table_creation(spark: SparkSession, txn: Txn) -> Operation:
-    """Return the operation that creates a transaction's table."""
+    """Return the operation for a transaction that creates a table."""
     return static(spark, f"{OPERATIONS}CreateTable")(txn.metadata(), False, False, none(spark))

@@ -45,11 +45,12 @@ def location(lake: str, spec: TableSpec) -> str:
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit. A missing table is created as by `Lake.ensure`.
+    """Append rows in one commit. A missing table is created as `Lake.ensure` would create it.
 
     Columns that only the spec contains are added to the table. Columns that only the table contains are null
-    in the new rows. If another process changes the table's columns in the meantime, the same file is
-    committed again. Raises deltalake's errors, and TableError if a power failure has damaged the table.
+    in the new rows. If another process changes the table's columns in the meantime, the commit is retried
+    with the same data file. Raises deltalake's errors, and TableError if a power failure has damaged the
+    table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -85,7 +86,7 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield each file's latest time in a column, and a function that reads its rows, latest file first.
+    """Yield each file's latest time in `column`, and a function that reads the file's rows; latest first.
 
     Yields nothing if there is no table. Files without this time in their statistics come first, with None.
     Timestamps are UTC. A column that is missing from a file is null. Both this function and the yielded
@@ -141,7 +142,7 @@ def rows_where(
 
 
 def refuse_files_outside(table: DeltaTable, path: str) -> None:
-    """Raise TableError if an opened table names files outside its path, because a reader would open them."""
+    """Raise TableError if an opened table refers to files outside its path, which a reader would open."""
     import pyarrow as pa
 
     refuse_paths(path, table.version(), pa.table(table.get_add_actions())["path"].to_pylist())
@@ -155,7 +156,7 @@ def exists(lake: str, spec: TableSpec) -> bool:
 
 
 def noted_format(lake: str, spec: TableSpec) -> int | None:
-    """Return a table's format (0 if none is recorded), or None if there is no table.
+    """Return the version of a table's format (0 if none is recorded), or None if there is no table.
 
     Raises TableError if the table cannot be read.
     """
@@ -205,10 +206,10 @@ def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
-    """Merge small files, and return the number of files before and after. A rerun does nothing.
+    """Merge small files, and return the table's number of files before and after. A rerun does nothing.
 
-    A table with few files is left unchanged. Appends may continue in the meantime. Files that were replaced
-    more than a week ago are removed.
+    A table with few files is left unchanged. Other processes can append in the meantime. Files that were
+    replaced more than a week ago are removed.
     """
     from deltalake import DeltaTable
 
@@ -283,7 +284,7 @@ def _missing(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _as(schema: Any, found: Any) -> Any:
-    """Select the schema's columns from the rows and cast them, because Spark may have written other types."""
+    """Select the schema's columns from the rows and cast them. Spark might have written other types."""
     import pyarrow as pa
 
     both = [field for field in schema if field.name in found.column_names]

@@ -21,7 +21,7 @@ Action = Mapping[str, Any]
 """An action's fields, named as in the log."""
 
 GIVEN_UP = "GIVEN UP"
-"""The operation in the entry that replaces a lost commit."""
+"""The operation recorded in an empty entry that replaces a lost commit."""
 
 LOG = "_delta_log"
 """The directory of a table's log, relative to the table's directory."""
@@ -63,28 +63,28 @@ class LogEntry:
 
     @property
     def appended(self) -> list[Action]:
-        """The files that a reader of appends must read. Empty if the commit also changed rows."""
+        """The added files, for a reader of appends. Empty if the commit removed or changed existing rows."""
         return [] if self.rewrites else self.added
 
     @property
     def added(self) -> list[Action]:
-        """The files whose rows the commit wrote, whether new or changed."""
+        """The files that the commit added, with new or changed rows."""
         return [add for add in self.of("add") if _changes_rows(add)]
 
     @property
     def feed(self) -> list[Action]:
-        """The files in the commit's change feed: change data files, or else added and removed files."""
+        """The files of the commit's change feed: change data files, or else the added and removed files."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
     @property
     def followed(self) -> list[Action]:
-        """The change feed's files that a reader of appends and corrections must read; see `Why`."""
+        """The change feed files that a reader of both appends and corrections must read; see `Why`."""
         return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
 
     @property
     def is_foreign(self) -> bool:
-        """True if another writer removed or changed rows."""
+        """True if a writer other than lakehouse removed or changed rows."""
         return self.rewrites and self.why is None
 
     @property
@@ -109,7 +109,7 @@ class LogEntry:
 
     @property
     def why(self) -> Why | None:
-        """The reason for removed or changed rows, or None if none is recorded. Other writers record none."""
+        """The recorded reason for removing or changing rows, or None. Only lakehouse records reasons."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
@@ -146,7 +146,7 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
 
 
 def is_file(action: object) -> bool:
-    """Return whether an action has the file fields that are used here: a path and a size."""
+    """Return whether an action has the two fields of a file that lakehouse uses: a path and a size."""
     return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
@@ -174,20 +174,20 @@ def rows_of(action: Action) -> int | None:
 
 
 def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a file's minima and maxima, keyed by column, for the columns in its statistics."""
+    """Return the minima and the maxima in a file's statistics, each keyed by column."""
     stats = stats_of(action)
     least, greatest = stats.get("minValues"), stats.get("maxValues")
     return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}
 
 
 def landings_of(action: Action) -> tuple[datetime, datetime]:
-    """Return the first and last ingestion time (UTC) of a file's records, or FIRST and LAST if unknown."""
+    """Return a file's earliest and latest ingestion times (UTC), or FIRST and LAST if they are unknown."""
     least, greatest = (moment_of(values.get(LANDED_AT)) for values in bounds_of(action))
     return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
 
 
 def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[datetime, int, str]:
-    """Return the sort key for a query's initial files: first ingestion time, modification time, path."""
+    """Return the sort key by which a new query reads files: first ingestion time, modification time, path."""
     return landed, modified_ms, path
 
 

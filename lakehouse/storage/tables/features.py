@@ -1,8 +1,8 @@
 """The Delta table features that this code supports; a table with any other feature is refused.
 
-A feature changes the meaning of a log or a data file. The commits made here, the readers of log entries and
-the readers without a JVM support the features below; tests/storage/tables/test_features.py tests each of
-them. Other writers and ALTER TABLE can add other features to a table.
+A feature changes the meaning of a log or a data file. lakehouse's commits, its readers of log entries and its
+readers without a JVM support the features below; tests/storage/tables/test_features.py tests each feature.
+Other writers and ALTER TABLE can add further features to a table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ The following features are not supported:
 """
 
 RETENTION = "delta.setTransactionRetentionDuration"
-"""The property that lets Delta drop transactions. Transactions store the streams' positions."""
+"""The property with which Delta drops old transactions, and thus the streams' positions stored in them."""
 
 # An older table's protocol does not name its features. These are the features that each writer version added.
 _OF_WRITERS = {

@@ -1,4 +1,4 @@
-"""Check that a log names only files in its table's directory. Every reader of a log uses this. No I/O.
+"""Check that a table's log refers only to files in the table's directory. All log readers use this. No I/O.
 
 Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
 Such paths could make a reader open any file that its process can access. This project never writes such
@@ -24,7 +24,7 @@ _UUID = 20  # the length of a deletion vector's name; a directory may precede it
 
 
 def leads_outside(path: str) -> bool:
-    """Return whether a path, percent-encoded as in the log, points outside its table's directory."""
+    """Return whether a path from the log (percent-encoded) points outside the table's directory."""
     for _ in range(_DECODED):
         if path.startswith(("/", "\\")) or _SCHEME.match(path) or ".." in _STEPS.split(path):
             return True
@@ -36,7 +36,7 @@ def leads_outside(path: str) -> bool:
 
 
 def refuse_outside(table: str, version: int | None, actions: Iterable[Mapping[str, Any]]) -> None:
-    """Raise TableError if one of a log's actions names a file outside the table.
+    """Raise TableError if an action from a log names a file outside the table's directory.
 
     An action is an object with one key. `version` is the commit's version, or None for the state after
     several commits.
@@ -49,7 +49,7 @@ def refuse_outside(table: str, version: int | None, actions: Iterable[Mapping[st
 
 
 def refuse_paths(table: str, version: int | None, paths: Iterable[str]) -> None:
-    """Raise TableError if any of these paths from a log points outside the table."""
+    """Raise TableError if one of these paths from a log points outside the table's directory."""
     for path in paths:
         if leads_outside(path):
             of = "the log" if version is None else f"version {version}"

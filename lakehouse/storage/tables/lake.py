@@ -1,4 +1,4 @@
-"""The lake, for code with a Spark session. Code without a session uses `path_of`."""
+"""Access to a lake with a Spark session. Code without a session uses `path_of`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lake:
     root: str
 
     def __post_init__(self) -> None:
-        """Refuse a session without a JVM, because every method needs one."""
+        """Raise VersionError for a session without a JVM, because every method needs the JVM."""
         require_jvm(self.spark)
 
     def path(self, layer: str, name: str) -> str:
@@ -58,18 +58,18 @@ class Lake:
         run was killed before it committed the new table, the rerun completes the creation.
 
         Raises TableError if the table cannot be created, or has an unsupported feature or property
-        (`lakehouse.storage.tables.features`). Also raises it if the table was built with different settings,
-        keys or windows that its rows depend on, or if a column was removed, renamed or given a type that
-        cannot store its values.
+        (`lakehouse.storage.tables.features`). Also raises TableError if the table was built with different
+        settings, keys or windows that its rows depend on, or if a column was removed, renamed or given a type
+        that cannot store its values.
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
     def ensure_source(self, spec: TableSpec) -> str:
-        """Do the same as `ensure` for a reader, which accepts additional columns and wider types."""
+        """Do the same as `ensure`, but for a reader, which accepts additional columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
-        """Return whether the table was built with different settings, or its rebuild is unfinished.
+        """Return whether the table was built with different settings, or a rebuild of it is unfinished.
 
         Returns false if there is no table.
         """
@@ -78,7 +78,7 @@ class Lake:
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Call `ensure`. If the rows were built with different settings, the block must recompute them.
+        """Call `ensure` for a rebuild. The block must recompute rows that were built with different settings.
 
         Until the block ends, no process can write to the table or read it as a source, whatever the process's
         settings. If the block fails or is killed, this applies until another rebuild is completed. Columns

@@ -5,10 +5,10 @@ and Spark treats an empty commit as a commit without actions. A writer therefore
 to the disk (`keep`) before anything builds on the commit.
 
 A process looks for lost files when it first checks a table (`look`), and again if the lake is reopened. If
-they belong to the newest commits, no reader has seen these commits, so empty commits replace them. Positions
-are stored in the commits, so the steps redo the lost work. If later commits build on a lost commit, the table
-is refused. The log's checkpoints and the newest version's checksum (`.crc`) are optional, so unreadable ones
-are removed.
+the lost files belong to the newest commits, no reader has seen these commits, so empty commits replace them.
+Positions are stored in the commits, so the steps redo the lost work. If later commits build on a lost commit,
+the table is refused. The log's checkpoints and the newest version's checksum (`.crc`) are optional, so
+unreadable ones are removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -56,7 +56,7 @@ class Damage:
 
 
 def keep(path: Path, version: int) -> None:
-    """Sync a table's commits to the disk: this version, and all commits since the last call."""
+    """Sync a table's commits to the disk: all commits since the last call, up to `version`."""
     first = min(_kept.get(path, version), version - 1) + 1
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
@@ -75,7 +75,7 @@ def look(path: Path, name: str) -> None:
     """Check the table at the path for damage from a power failure, once per process.
 
     Does nothing if there is no table. If the newest commits are damaged, empty commits replace them. Raises
-    TableError if lost rows will not be written again; the message names the file.
+    TableError if the steps would not write the lost rows again; the message names the damaged file.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return
@@ -112,7 +112,7 @@ def _lost(one: Damage, name: str) -> TableError:
 
 
 def damages(path: Path) -> list[Damage]:
-    """Return the damage to the table's newest commits, at most one per commit, ordered by version."""
+    """Return the damage to the table's newest commits, at most one Damage per commit, ordered by version."""
     entries, found = list[LogEntry](), list[Damage]()
     for number in _numbers(path)[-_MOST_COMMITS:]:
         try:
@@ -132,9 +132,9 @@ def damages(path: Path) -> list[Damage]:
 
 
 def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
-    """Replace a commit with an empty commit of the same version, so no other commit can be mistaken for it.
+    """Replace a damaged commit with an empty one, so that no later commit gets the same version.
 
-    If the table's first commit is lost, there is no table, and damaged commits are removed.
+    If version 0 is damaged (`is_first`), there is no table, and the commit is only removed.
     """
     for file in (path / LOG).iterdir():
         version = _OF_A_VERSION.fullmatch(file.name)
@@ -153,7 +153,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
 
 
 def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
-    """Return the versions of the log's readable checkpoints, and the unreadable checkpoints."""
+    """Return the versions of the log's readable checkpoints, and the damage to the others."""
     whole, unreadable = set[int](), list[Damage]()
     for file in sorted((path / LOG).iterdir()):
         if (version := _CHECKPOINT.fullmatch(file.name)) is not None:
@@ -199,7 +199,7 @@ def _check_checksum(file: Path) -> None:
 
 
 def _remove(file: Path) -> None:
-    """Remove a file and its Hadoop checksum, if this user has permission."""
+    """Remove a file and its Hadoop checksum. Do nothing if this user lacks permission."""
     with suppress(PermissionError):
         file.unlink(missing_ok=True)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Leases on tables. While a process holds a lease, the query that fills the table waits before it writes.
+"""Leases on tables. While a process holds a table's lease, the query that writes to the table waits.
 
 A table property, `lakehouse.lease`, names the holder. A process takes a lease by committing a change to the
 table's metadata. This commit conflicts with every write in progress, so no write that began earlier is
@@ -9,7 +9,7 @@ then retries and finds the first lease.
 
 If the holder is killed, its lease expires, and the next process that writes removes it. The holder may only
 have paused, so each of its commits requires that the table still names it. A holder whose clock is slow by
-more than a term (`terms`) loses its lease in the same way: the lease seems to have expired.
+more than a term (`terms`) loses its lease in the same way, because the lease seems to have expired.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
 `lakehouse.lease.<part>.<holder>`. No query waits for these leases.
@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table once it has no lease. A lease taken later conflicts with the commit.
+    """Wait until the table has no lease, and begin a commit. A lease taken later conflicts with the commit.
 
-    An expired lease is removed, so its holder can commit nothing more, even if it was only paused.
+    An expired lease is removed, so its holder can no longer commit, even if the holder was only paused.
     """
     while (holder := _holder_in((commit := tables.begin(spark, path)).snapshot)) is not None:
         if _terms(spark, path).until(holder):
@@ -71,8 +71,8 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold a lease on the table during the block.
 
     Raises TableError if another process holds the lease. If the lease expires while this process is paused,
-    and another process takes or removes it, the block's next commit to the table raises TableError instead of
-    writing, and so does the end of the block.
+    and another process takes or removes the lease, the block's next commit to the table raises TableError and
+    writes nothing. The end of the block also raises TableError.
     """
     holder = uuid.uuid4().hex
 
@@ -89,7 +89,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[None]:
-    """Hold a lease on a part of the table's rows during the block; `what` names the purpose.
+    """Hold a lease on part of the table's rows during the block. `what` describes the work, for messages.
 
     Raises TableError if another process holds the lease; the message names that process. If the lease
     expires, the block fails as in `held`.
@@ -155,7 +155,7 @@ def _lost(what: str) -> TableError:
 
 
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> bool:
-    """Remove the property. If the lease has expired and another process has removed it, return False."""
+    """Remove the lease from the table's properties, and return whether `holder` still held it."""
     commit = tables.begin(spark, path)
     is_own = _is_holder(commit.snapshot, holder, key)
     if is_own:
@@ -177,7 +177,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
-    """Return when the table's lease ends, in seconds since the epoch, or 0 if there is no lease."""
+    """Return when the table's lease ends, in seconds since the epoch, or 0 if there is no valid lease."""
     holder = _holder_in(snapshot)
     return 0.0 if holder is None else _terms(spark, path).until(holder)
 

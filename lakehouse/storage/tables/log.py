@@ -36,7 +36,7 @@ _SUSPECTED = r"[:%\\]|\.\.|^/"
 """Matches every path that points outside its table, and few others (`lakehouse.storage.tables.inside`)."""
 
 _OPENED: set[tuple[str, str]] = set()
-"""Paths and ids of tables that had no files outside their directory when they were opened."""
+"""The paths and ids of tables already checked for files outside their directory."""
 on_forget(_OPENED.clear)
 
 FEW_FILES = 16
@@ -45,7 +45,7 @@ FEW_FILES = 16
 
 @dataclass(frozen=True)
 class _Seen:
-    """A thread's log cache during a block: snapshots keyed by table, commits keyed by table and version."""
+    """A thread's log cache in a `looking_once` block: snapshots by table, commits by table and version."""
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
@@ -64,7 +64,8 @@ def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
     Commits by this process are visible in the meantime, but commits by other processes are not. In an object
-    store, each check takes two requests, and a step would repeat them many times while choosing its rows.
+    store, each check takes two requests, and a step would repeat the checks many times while choosing its
+    rows.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -74,7 +75,7 @@ def looking_once() -> Iterator[None]:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Return Delta's snapshot of the table, current or at a version. Without a table, its version is -1."""
+    """Return Delta's snapshot of a version, by default the newest. Its version is -1 if there is no table."""
     log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
@@ -89,7 +90,7 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snap
 
 
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
-    """Return the newest version's snapshot without listing the log, or None if a listing is needed.
+    """Return the newest snapshot without listing the log, or None if the log must be listed.
 
     Versions have no gaps. The known snapshot is therefore the newest if its commit file is unchanged and the
     next commit file is missing. Commits from other processes are added to the snapshot one by one. Delta
@@ -117,7 +118,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
 
 
 def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
-    """Install the segment's snapshot as Delta's current snapshot, unless Delta's own is at least as new."""
+    """Install the segment's snapshot as Delta's current snapshot, unless that is at least as new."""
     with delta.locked(log):
         known = delta.known_snapshot(log)
         if delta.version_of(known) >= delta.segment_version(segment):
@@ -136,19 +137,19 @@ class Mark:
 
 
 def mark_of(snapshot: Snapshot) -> Mark:
-    """Return the mark of a snapshot's version, by which `is_newest` recognizes it."""
+    """Return a Mark for a snapshot's version, to pass to `is_newest`."""
     version = delta.version_of(snapshot)
     return Mark(version, None if version < 0 else delta.last_written_ms(delta.segment_of(snapshot)))
 
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
-    """Return whether a version is still the table's newest, judging by two files' modification times."""
+    """Return whether a version is still the newest, judging by modification times of two commit files."""
     written_ms, next_ms = _looked_at(spark, path, mark.version)
     return next_ms is None and mark.modified_ms == written_ms
 
 
 def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
-    """Return when a version's commit and the next commit were written, or None for a missing file."""
+    """Return when the commits of this version and the next were written; None for a missing commit."""
     return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
 
 
@@ -171,7 +172,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def version_of(spark: SparkSession, path: str) -> int:
-    """Return the table's current version, for `read_version`."""
+    """Return the table's current version, as a number for `read_version`."""
     return delta.version_of(snapshot(spark, path))
 
 
@@ -201,7 +202,7 @@ def generation_ms(spark: SparkSession, path: str) -> int:
 
 
 def sent_as(spark: SparkSession, path: str) -> str:
-    """Return the table's name in the records of sent rows (`lakehouse.storage.tables.adoption`)."""
+    """Return the name that identifies the table where sent rows are recorded (see `tables.adoption`)."""
     found = snapshot(spark, path)
     return sender(id_of(found), adoption_in(properties_of(found)))
 
@@ -241,12 +242,12 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def is_followed(spark: SparkSession, path: str) -> bool:
-    """Return whether readers of the table also receive corrected rows; see `TableSpec.is_followed`."""
+    """Return whether readers of the table's appends also get corrected rows (`TableSpec.is_followed`)."""
     return properties(spark, path).get(FOLLOWED) == "true"
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, current or at a version. Raises TableError if any are outside it."""
+    """Return a version's data files (default: newest). Raises TableError if a file is outside the table."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -261,7 +262,7 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 
 
 def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
-    """Raise TableError if a table that this process opens for the first time has files outside its path.
+    """Raise TableError if the table has files outside its path. Checks a table once per process.
 
     Later commits are checked when they are read. If the version's checksum does not list the files, this
     check runs a Spark job.
@@ -287,33 +288,33 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 
 
 def amount_in(spark: SparkSession, paths: Iterable[str]) -> Amount:
-    """Return the execution mode that suits the largest of the tables."""
+    """Return the execution mode that suits the largest of the tables at these paths."""
     return amount_of(size_bytes=max((size_bytes(spark, path) for path in paths), default=0))
 
 
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
-    """Return Delta's objects for the files listed in a version's checksum, or None if it lists none.
+    """Return Delta's AddFile objects from a version's checksum, or None if the checksum lists no files.
 
-    Also returns None if there are more than `most` files. The checksum lists a table's files only while there
-    are few. Otherwise, Delta must replay the log in Spark jobs to list them.
+    Also returns None if there are more than `most` files. A checksum lists a table's files only while there
+    are few. Otherwise, Delta must replay the log in Spark jobs to list the files.
     """
     return delta.noted_files(snapshot, most)
 
 
 def first_version(spark: SparkSession, path: str) -> int:
-    """Return the earliest version that can still be read; log retention removes earlier ones."""
+    """Return the earliest version that can still be read. Log retention removes earlier versions."""
     if storage.exists(spark, commit_file(path, 0)):
         return 0
     return delta.first_recreatable(delta.log_of(spark, path))
 
 
 def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
-    """Return when a version was committed, in UTC."""
+    """Return the time (UTC) at which a version was committed."""
     return from_micros(delta.committed_ms(snapshot(spark, path, version)) * 1000)
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
-    """Return the log entry of a version's commit. Delta rewrites an entry that cannot be parsed here.
+    """Return the log entry of a version. An entry that `entry_of` cannot parse is first rewritten by Delta.
 
     Raises ValueError if Delta cannot parse the commit either, and TableError if the commit names a file
     outside the table.
@@ -352,7 +353,7 @@ def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
     """Return the version of each application's last transaction as of a snapshot.
 
     The transactions come from the checksum of the snapshot's version. If there are too many for the checksum,
-    or another library committed without one, Delta replays the log in Spark jobs.
+    or another library committed without a checksum, Delta replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)
     return delta.all_transactions(spark, snapshot) if noted is None else noted

@@ -3,7 +3,8 @@
 A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
 rebuild changes. A process with a different setting is refused when it starts to read or write the table, and
 a writer is also refused at each commit. A rebuild first sets the properties to UNFINISHED, and to the current
-settings when it ends. A killed rebuild is therefore detected even if the settings have changed since.
+settings when it ends. A process can therefore detect a killed rebuild, even if the settings have changed
+since.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from lakehouse.storage.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property that lists the last declared columns as JSON. Any others are users' columns or leftovers."""
+"""The property that lists the last declared columns as JSON. Any other column is a user's or obsolete."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
-"""Returns the columns that these settings define in a table."""
+"""A function that returns the columns that the given settings define in a table."""
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
@@ -188,9 +189,9 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError if the path contains anything but the files of an unfinished table creation.
+    """Raise TableError if the path contains files other than those of an unfinished table creation.
 
-    The error suggests removing the files only if there is no log, because a log may belong to a table that
+    The error suggests removing the files only if there is no log, because a log might belong to a table that
     Delta does not recognize.
     """
     found = storage.names(spark, path)
@@ -251,13 +252,13 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 
 
 def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
-    """Return the differences between a table and its declaration. A user's columns count as `carried`."""
+    """Return the differences between a table and its declaration. `carried` lists columns added by users."""
     ours = json.loads(found.properties.get(COLUMNS, "{}"))
     return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
 
 
 def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
-    """Return how to fix refused columns, depending on whether the table or the stream has changed."""
+    """Return advice on refused columns, which depends on whether the table or the stream has changed."""
     is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
@@ -273,7 +274,7 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
 
 
 def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
-    """Return the last version before the refused columns appeared, or None if it is not found."""
+    """Return the last version without the refused columns, or None if there is none among recent commits."""
     newest, changed = version_of(spark, path), None
     for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
         for one in read_commit(spark, path, version).of("metaData"):
@@ -285,7 +286,7 @@ def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Ref
 
 
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Update the maintained properties of an existing table, and its declared shape."""
+    """Update an existing table's maintained properties, and those that record its declared shape."""
     declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
     declared |= _maintained_properties(spec)
 

@@ -1,7 +1,7 @@
-"""Use Delta's file statistics to select the files that may contain rows between two values.
+"""Use Delta's file statistics to select the files that might contain rows between two values.
 
 Delta selects files in Spark jobs, which replay the table's log for every version. A merge must select files
-in every micro-batch, always with simple bounds, so this module does it without Spark jobs.
+in every micro-batch, always with simple bounds, so this module selects them without Spark jobs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
-"""Comparing files with more spans than this would take more time than it saves."""
+"""The maximum number of spans. Comparing files with more spans would take more time than it saves."""
 
 
 @dataclass(frozen=True)
 class Between:
-    """Rows whose column is between two values, both inclusive. None means no bound. Times are UTC."""
+    """A condition: the column is between two values, both inclusive. None means no bound. Times are UTC."""
 
     column: str
     first: Value | None
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Near:
-    """Rows that meet all conditions of at least one group. Without groups, there are no such rows."""
+    """A condition: all conditions of at least one group are true. Without groups, no row matches."""
 
     groups: tuple[tuple[Between, ...], ...]
 
@@ -88,13 +88,13 @@ class Bounds:
 
 
 def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
-    """Select rows whose column is in one of the sorted spans, or in their full range if there are many."""
+    """Select rows whose column is in one of the sorted spans or, if there are many, in their full range."""
     lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
     return Near(tuple((Between(column, first, last),) for first, last in lie))
 
 
 def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
-    """Return the names of the files that may contain the greatest value of a timestamp column."""
+    """Return the names of the files that might contain the greatest value of a timestamp column."""
     reach = {name: _reach(bounds.greatest.get(column)) for name, bounds in files.items()}
     known = {name: last for name, (_, last) in reach.items() if isinstance(last, datetime)}
     surely = max((first for first, _ in reach.values() if isinstance(first, datetime)), default=None)
@@ -111,7 +111,7 @@ def _is_less(one: Value, other: Value) -> bool:
 
 
 def _reach(noted: Any) -> tuple[Value | None, Value | None]:
-    """Return the least and greatest value that a bound may represent; both None if it cannot be parsed."""
+    """Return the least and greatest value that a bound could represent; both None if it cannot be parsed."""
     if isinstance(noted, str):
         return _reach_of_text(noted)
     return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
@@ -119,7 +119,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return a string's range of values: a time's range if it has an offset, otherwise the string itself."""
+    """Return the values that text could represent: a time's range if it has an offset, or the text itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

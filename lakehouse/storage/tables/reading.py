@@ -38,7 +38,7 @@ from lakehouse.storage.tables.pruning import last_ones
 from lakehouse.storage.tables.specs import EPOCH, TableSpec, from_micros
 
 FEW_VERSIONS = 10
-"""The changes in up to this many versions are read file by file, with a separate scan for each version."""
+"""Up to this many versions, changes are read file by file, with a separate scan for each version."""
 
 _OF_PATTERNS = re.compile(r"[][{}?*\\]")
 _READ_WHOLE_BYTES = 1 << 20  # a table up to this size is read whole, because selecting files takes Spark jobs
@@ -47,7 +47,7 @@ _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
 
 def define_view(spark: SparkSession, spec: TableSpec, path: str) -> None:
-    """Add a table to the session's catalog as layer.table; nothing is written to the lake."""
+    """Add a table to the session's catalog as layer.table. Nothing is written to the lake."""
     location = path.replace("'", "\\'")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {spec.layer}")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {spec.qualified_name} USING DELTA LOCATION '{location}'")
@@ -78,7 +78,7 @@ def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Add missing columns as null: a table lacks newly declared columns until a query opens it."""
+    """Add declared columns that the rows lack, as null. A table lacks new columns until a query opens it."""
     missing = [field for field in schema if field.name not in rows.columns]
     lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
     return rows.withColumns(lacking) if lacking else rows
@@ -98,7 +98,7 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
 
 
 def is_in_its_commits(spark: SparkSession, path: str) -> bool:
-    """Return whether the table has only a few commits, all of them appends, which are fast to read."""
+    """Return whether the table has only a few commits, all of them appends, so reading each one is fast."""
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
@@ -107,7 +107,7 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
 
 
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a version's log entry, or None if it cannot be parsed here and must be left to Delta."""
+    """Return a version's log entry, or None if it cannot be parsed, so that Delta must read the changes."""
     try:
         return read_commit(spark, path, version)
     except ValueError:
@@ -117,8 +117,8 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
     """Return the table's change feed between two versions, both inclusive.
 
-    Delta would list the whole log. Therefore, if there are only a few versions and their commits name all
-    files, the files are read directly.
+    If there are only a few versions and their commits name all files, the files are read directly, because
+    Delta would list the whole log.
     """
     if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
@@ -158,7 +158,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
 
 
 def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows of Parquet files; special characters in their paths are taken literally."""
+    """Return the rows of Parquet files. Special characters in the files' paths are taken literally."""
     reader = spark.read.schema(schema)
     if not any(map(_OF_PATTERNS.search, files)):
         return reader.parquet(*files)
@@ -206,7 +206,7 @@ def _changes_from(spark: SparkSession, path: str, first: int) -> DataFrame:
 
 
 def _has_files(changes: DataFrame) -> bool:
-    """Return whether a change feed's files exist. Each file is opened, but no row is read."""
+    """Return whether all files of a change feed exist. Each file is opened, but no row is read."""
     try:
         changes.count()
     except (PySparkException, Py4JError) as error:
@@ -220,7 +220,7 @@ class HighWaterMark:
     """The greatest value of a timestamp column (UTC) in a table that no other process writes to.
 
     The value is read from the table once, and then updated with each written value. Delta's file statistics
-    truncate timestamps, so the first read scans the column, but only in files that may contain the maximum.
+    truncate timestamps, so the first read scans the column, but only in files that might contain the maximum.
     """
 
     def __init__(self, path: str, column: str) -> None:

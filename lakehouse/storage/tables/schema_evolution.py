@@ -51,7 +51,7 @@ _DIGITS = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
 @dataclass(frozen=True)
 class Added:
-    """A column to add after another column of its struct, or as the first column if `after` is None."""
+    """A column to add, after the column `after` in the same struct, or first if `after` is None."""
 
     column: str
     type: str
@@ -97,7 +97,7 @@ class SchemaChanges:
         return replace(self, carried=()) == SchemaChanges()
 
     def carrying(self, ours: Collection[str]) -> SchemaChanges:
-        """Move a user's columns from `missing` to `carried`. `ours` are the columns that a stream declared.
+        """Move users' columns from `missing` to `carried`. `ours` are the columns that a stream declared.
 
         A name that begins with an underscore belongs to a column that a micro-batch adds for its own use.
         """
@@ -117,13 +117,13 @@ class SchemaChanges:
 
 
 class Refused(Enum):
-    """The differences that cannot be resolved in place. A reader accepts extra columns and wider types."""
+    """The differences to refuse for a writer or a reader. A reader accepts extra columns and wider types."""
 
     TO_A_WRITER = ("missing", "narrowed", "other")
     TO_A_READER = ("other",)
 
     def of(self, changes: SchemaChanges) -> list[str]:
-        """Return the columns that are refused."""
+        """Return the columns in `changes` that are refused."""
         return [column for kind in self.value for column in getattr(changes, kind)]
 
 
@@ -136,9 +136,9 @@ def bring_up_to_date(
     refused: Refused,
     way_out: Callable[[], str],
 ) -> None:
-    """Add and widen a Delta table's columns until they match the declaration. A rerun changes nothing.
+    """Add and widen a Delta table's columns to match the declaration. A rerun changes nothing.
 
-    Another job may do the same at the same time, so `differing` is called again before each attempt.
+    Another job might do the same at the same time, so `differing` is called again before each attempt.
     `way_out` returns how to fix refused columns.
     """
     for left in reversed(range(_ATTEMPTS)):
@@ -207,7 +207,7 @@ def _of_type(column: str, was: DataType, declared: DataType) -> SchemaChanges:
 
 
 def _holds(wide: DataType, narrow: DataType) -> bool:
-    """Return whether the wide type can store every value of the narrow type, and Delta can widen to it."""
+    """Return whether Delta can widen the narrow type to the wide type, which can store all its values."""
     kind = type(narrow)
     if isinstance(wide, DecimalType) and kind in _DIGITS:
         return wide.precision - wide.scale >= _DIGITS[kind]

@@ -11,12 +11,12 @@ from pyspark.sql.types import DataType, StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
-"""The boolean column that marks upserted rows as deletes. If it is null or missing, the row is kept."""
+"""The boolean column that marks upserted rows as deletes. If null or missing, the row is kept."""
 
 FIXED_PREFIX = "lakehouse."
 """The prefix of the properties that record the settings and shape that a table was built with."""
 LANDED_AT = "ingested_at"
-"""The column with a record's ingestion time (UTC). A query reads a table's initial rows in this order."""
+"""The column with a record's ingestion time (UTC). A query reads a table's initial rows in its order."""
 TRUNCATED = timedelta(milliseconds=1)
 """Delta truncates the times in its statistics to milliseconds."""
 FIRST = datetime.min.replace(tzinfo=UTC)
@@ -63,8 +63,8 @@ class Position:
     """The read position in a table: every version before `version` has been read.
 
     A query that starts with a table's existing rows first reads the files of one version, in the order of
-    `entries.reading_order`. Until all of them have been read, `files` is the number of that version's files
-    read so far, and no other rows have been read.
+    `entries.reading_order`. Until all these files have been read, `files` is the number read so far, and no
+    other rows have been read.
     """
 
     version: int
@@ -76,7 +76,7 @@ class Position:
         return self.files is not None
 
     def is_before(self, other: Position) -> bool:
-        """Return whether less has been read than at the other position."""
+        """Return whether this position is earlier than the other, so that less has been read."""
         return self._order < other._order
 
     def __str__(self) -> str:
@@ -84,19 +84,19 @@ class Position:
 
     @property
     def _order(self) -> tuple[int, int]:
-        # Some files of version 12 come before all of them, which is position 13.
+        # Part of version 12 sorts before all of version 12, which is position 13.
         return (2 * self.version, 0) if self.files is None else (2 * self.version + 1, self.files)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A table's read or sent position. `table` is its id or, for sent rows, its `tables.sent_as` name."""
+    """The position up to which a table was read or sent. For sent rows, `table` is from `tables.sent_as`."""
 
     table: str
     position: Position
 
     def is_of(self, table_id: str | None) -> bool:
-        """Return whether this progress belongs to this table, even if a copy of it has since been adopted."""
+        """Return whether this progress belongs to the table with this id, or to an adopted copy of it."""
         return self.table.partition(" ")[0] == table_id
 
 
@@ -146,7 +146,7 @@ class DataFile:
 
 
 def described(*columns: tuple[str, str | DataType, str]) -> StructType:
-    """Return a schema of columns, each given by its name, its type and its catalog comment."""
+    """Return a schema. Each column is given by its name, type and catalog comment."""
     schema = StructType()
     for name, type_, comment in columns:
         schema = schema.add(name, type_, metadata={"comment": comment})

@@ -4,8 +4,8 @@ The holder renews its term while it is running. If it is killed, the term expire
 
 Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
 therefore uses its own monotonic clock. If a term changes, its holder is alive and has renewed it. If a term
-remains unchanged for its full length, it has expired. Thus, no process waits longer because a clock is fast
-or was set back. Only the first check uses the wall clock.
+remains unchanged for its full length, it has expired. Thus, a clock that is fast or was set back does not
+make a process wait longer. Only the first check uses the wall clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # the term's end, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # keyed by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""The ends of this process's own terms, keyed like `_seen`, for removing terms without a listing."""
+"""The ends of this process's own terms, keyed like `_seen`, to remove terms without listing the directory."""
 on_forget(_seen.clear)
 on_forget(_noted.clear)
 
@@ -42,7 +42,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of all holders in a directory; each lasts `length_s` from its renewal."""
+    """The terms of all holders in a directory. Each term lasts `length_s` seconds from its renewal."""
 
     spark: SparkSession
     directory: str
@@ -62,7 +62,7 @@ class Terms:
         _noted.pop((self.directory, holder), None)
 
     def forget_the_dead(self) -> None:
-        """Remove the terms of killed holders an hour after the terms ended."""
+        """Remove terms that ended more than an hour ago; their holders were killed."""
         for holder, terms_ms in self._all().items():
             self._remove(holder, terms_ms, before_ms=(time.time() - _LEFT_S) * 1000)
 

@@ -50,7 +50,7 @@ def stored_size(spark: SparkSession, path: str) -> Size:
 
 
 def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
-    """Return the number and total bytes of the newest version's files smaller than half the target."""
+    """Return the number and total bytes of the newest version's files that are below half the target."""
     found, limit = snapshot(spark, path), target_bytes // 2
     noted = noted_files(found)
     if noted is not None:
@@ -70,7 +70,7 @@ def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
 
 
 def has_many_small_files(small: Size) -> bool:
-    """Return whether there are enough small files for `optimize` to be worthwhile."""
+    """Return whether there are so many small files that `optimize` is worthwhile."""
     return small.files > _FEW_SMALL_FILES
 
 
@@ -108,7 +108,7 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 
 
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
-    """Remove files that no version within `keep` needs, and return their number. `dry_run` only counts them.
+    """Remove files that no version within `keep` needs, and return how many. `dry_run` only counts the files.
 
     Afterwards, older versions and their change feed can no longer be read. A rerun removes nothing. VACUUM
     takes seconds even if it finds nothing, so it is skipped if no file can be old enough to remove.
@@ -134,7 +134,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
 
 
 def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
-    """Return whether an unused file may be older than a time (seconds since the epoch)."""
+    """Return whether there might be an unused file older than `before` (seconds since the epoch)."""
     modified = storage.modified(spark, path)
     if modified is None:
         return True
@@ -151,7 +151,7 @@ def _data_files(spark: SparkSession, path: str) -> int:
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
     """Remove commits that are older than `keep` and precede a checkpoint in the log.
 
-    Delta's automatic cleanup only removes whole days of commits, and only after a month.
+    Delta's automatic cleanup removes only whole days of commits, and only after a month.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep_checkpoints(here)

@@ -1,8 +1,8 @@
 """Compare a session's versions of Spark and Delta with the tested versions.
 
-This code uses private members of Spark and Delta. With versions that were not tested, it may still work, so
-the session starts with a warning. If a member is missing, the session is refused. Checking all members takes
-a second, so they are checked only with untested versions.
+This code uses private members of Spark and Delta. With untested versions, the code might still work, so the
+session starts with a warning. If a member is missing, the session is refused. Checking all members takes a
+second, so they are checked only with untested versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session has an untested version, or None otherwise.
+    """Return a warning if the session has an untested version of Spark or Delta, or None otherwise.
 
     Raises VersionError if such a version lacks a member that this code needs.
     """

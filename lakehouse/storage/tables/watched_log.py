@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path. `version` is the last version that its reader knows, or -1."""
+    """The log of the table at a path. `version` is the last version passed to `reach`, or -1."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class WatchedLog:
         self.version, self._stamp = -1, None
 
     def reach(self, version: int, stamp: Hashable) -> None:
-        """Record that the log is known up to a version, with the stamp of that version's commit file."""
+        """Record that the reader has read up to a version, whose commit file has this stamp."""
         self.version, self._stamp, self._looked_at = version, stamp, time.monotonic()
 
     def stamp(self, version: int) -> Hashable:
@@ -53,7 +53,7 @@ class WatchedLog:
         return None if found is None else found.stamp
 
     def has_next(self) -> bool:
-        """Return whether a newer version exists."""
+        """Return whether the version after the known one exists."""
         return self.files.find(commit_name(self.version + 1)) is not None
 
     def read(self, version: int) -> tuple[LogEntry, Hashable] | None:
@@ -68,7 +68,7 @@ class WatchedLog:
             return None
 
     def is_due(self) -> bool:
-        """Return whether to check for a recreated table or a new checkpoint, not only for the next commit."""
+        """Return whether it is time to check also for a recreated table or a new checkpoint."""
         return not self.files.is_far or time.monotonic() - self._looked_at >= self._identified_every_s
 
     def is_recreated(self) -> bool:
@@ -119,7 +119,7 @@ class WatchedLog:
                     yield action
 
     def _is_whole(self, name: str) -> bool:
-        """Return whether a file is complete. After a power failure, it may be truncated."""
+        """Return whether a checkpoint file is complete. A power failure can truncate a file."""
         try:
             with self.files.open(f"{LOG}/{name}") as file:
                 return bool(pq.read_metadata(file))

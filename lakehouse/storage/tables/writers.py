@@ -1,8 +1,8 @@
 """Limit the number of applications that write to a lake.
 
-On a disk and on HDFS, any number of applications may write, because a commit's file can be created only once.
-On S3, this requires a store with conditional writes. On older stores without them, only one application may
-write.
+On a disk and on HDFS, any number of applications can write, because a commit's file can be created only once.
+On S3, this requires a store with conditional writes. On older stores, which lack conditional writes, only one
+application may write.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only: bool) -> Iterator[None]:
     """Let this application write to the lake during the block.
 
-    With `reads_only`, it only reads and needs no lock. Otherwise, if the store has no conditional writes, a
-    lock excludes every other writer. Raises TableError if the lock is needed but `has_one_writer` is not set,
-    or if there is another writer.
+    With `reads_only`, the application only reads and needs no lock. Otherwise, if the store has no
+    conditional writes, a lock excludes every other writer. Raises TableError if the lock is needed but
+    `has_one_writer` is not set, or if there is another writer.
     """
     if reads_only or not is_on_s3(lake) or refuses_overwrites(spark, lake):
         yield
@@ -60,8 +60,8 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
     """Write an object twice, and return whether the store refused the second write.
 
-    Also returns true if this application may not write to the store at all. Raises TableError if the store
-    cannot be used.
+    Also returns true if this application has no permission to write to the store. Raises TableError if the
+    store cannot be used.
     """
     probe = f"{lake}/{_PROBES}/{uuid.uuid4()}"
     try:
@@ -83,7 +83,7 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     """Hold the lake's lock during the block: a term that is renewed, and that every other writer checks.
 
     Each writer creates its own term before it checks the others' terms. If two writers start at the same
-    time, at least one of them sees the other.
+    time, at least one of them sees the other's term.
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")

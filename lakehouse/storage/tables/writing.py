@@ -67,7 +67,7 @@ _CONFLICTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """The number of rows written, and the commit's version (None if nothing was committed)."""
+    """The result of a write: the number of rows, and the commit's version (None if nothing was committed)."""
 
     rows: int
     version: int | None
@@ -128,10 +128,10 @@ def upsert(
     """Upsert the rows by key, record the moves, and publish the commit.
 
     `rows` has one row per key, and should be persisted because it is read twice. Rows marked DELETED are
-    deleted. `count` is the number of rows; None means that they must be counted. `near` lists the commit's
-    files that may contain one of the keys. If there are no rows, nothing is committed. See `Commit.finish`
-    for `why`. Raises PositionError as `append` does. The commit fails if another writer has changed the data
-    that it read; see `retry_on_conflict`.
+    deleted. `count` is the number of rows; None means that they must be counted. `near` contains the files
+    that might contain one of the keys. If there are no rows, nothing is committed. See `Commit.finish` for
+    `why`. Raises PositionError as `append` does. The commit fails if another writer has changed the data that
+    it read; see `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -171,7 +171,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], amount: Amount
 ) -> list[str]:
-    """Return the names of candidate files that contain any of the keys, or all names if they are small."""
+    """Return the names of files in `near` that contain any of the keys, or all names if `near` is small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
@@ -180,7 +180,7 @@ def _files_with(
 
 
 def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
-    """Cast the rows' columns to their types in the table."""
+    """Cast the rows' columns to the types that the table declares."""
     types = {column.name: column.dataType for column in schema.add(DELETED, "boolean")}
     unknown = [name for name in rows.columns if name not in types]
     if unknown:
@@ -210,7 +210,7 @@ def _as_type(value: Column, was: DataType, to: DataType) -> Column:
 
 
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
-    """Insert the rows whose keys are not in the table, and return their number. A rerun inserts no rows.
+    """Insert the rows whose keys are not in the table, and return how many. A rerun inserts no rows.
 
     If several writers run concurrently, the first succeeds and the others retry. `within` must be true for
     every table row with one of the keys; it is used to skip files. `rows` has one row per key and should be
@@ -300,7 +300,7 @@ def _set_where(
     *,
     why: Why | None,
 ) -> int:
-    """Set columns where `where` is true. `matched` aliases the table's rows as `t` and may join others."""
+    """Set columns where `where` is true. `matched` aliases the table's rows as `t`, and can join others."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
     with executing_for(commit.spark, amount_of(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
@@ -317,7 +317,7 @@ def _set_where(
 def replace(
     rows: DataFrame, path: str, keys: Sequence[str], *, within: Column, why: Why | None = None
 ) -> int:
-    """Upsert the rows by key in one commit, and return their number. Rows marked DELETED are deleted.
+    """Upsert the rows by key in one commit, and return how many. Rows marked DELETED are deleted.
 
     `within` is as in `insert_missing`.
     """
@@ -393,10 +393,10 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:
-    """Call `write`, and retry it after a conflict, because layers, maintenance and rebuilds share tables.
+    """Call `write`, and retry it after a conflict. Layers, maintenance and rebuilds write to the same tables.
 
-    `write` must read the table's newest version each time. Pauses between attempts grow and are random, so
-    that writers do not keep colliding. In total, they last about half a minute.
+    `write` must read the table's newest version each time. The pauses between attempts grow and are random,
+    so that writers do not keep colliding. In total, the pauses last about half a minute.
     """
     pause_s = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):
