@@ -1,7 +1,8 @@
 """Stores that gold rows are exported to. A custom sink imports its interface from here (docs/sinks.md).
 
-A change is a row's newest state within a micro-batch of gold's change feed. A sink receives all changes in a
-micro-batch, and may receive the same micro-batch more than once. `lakehouse.sinks.registry` lists the stores.
+A change is the newest state of a gold row within a micro-batch of the change feed. A sink receives all
+changes in a micro-batch, and may receive the same micro-batch more than once. `lakehouse.sinks.registry`
+lists the stores.
 """
 
 from lakehouse.common.errors import SinkTroubleError

@@ -1,7 +1,7 @@
-"""Select exported rows from a table's change feed, and turn them into messages in sending order.
+"""Select the rows to export from a table's change feed, and turn them into messages in sending order.
 
-Rows can take far more space in memory than in files, so their size is measured before the driver collects
-any. A few rows are collected at once, and many rows in parts of bounded size.
+Rows can take far more space in memory than in files, so their total size is measured before the driver
+collects any. A few rows are collected at once, and many rows in parts of bounded size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""The row in the format of each sink that does not store the message, keyed by sink name."""
+"""Columns with the row in the format of each sink that does not store the message, keyed by sink name."""
 NO_OWN: Own = MappingProxyType({})
 
 
@@ -51,7 +51,7 @@ class Outgoing:
         return self._in_parts(F.col(_ORDER))
 
     def latest_first(self) -> Iterator[Change]:
-        """Yield existing rows, latest first, then deleted rows. The driver holds one part at a time."""
+        """Yield existing rows, latest first, and then deleted rows. The driver holds one part at a time."""
         return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
 
     def _in_parts(self, order: Column) -> Iterator[Change]:
@@ -62,10 +62,10 @@ class Outgoing:
 
 
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
-    """Return the feed's rows as changes in sending order, or None if they exceed a limit.
+    """Return the rows of `newest` as changes in sending order, or None if they exceed a limit.
 
-    `changes` comes from `changes_of`. This function runs a single Spark job, and the feed's rows must fit in
-    one task. The driver collects at most one row beyond the limits.
+    `changes` comes from `changes_of`. This function runs a single Spark job, and the rows must fit in one
+    task. The driver collects at most one row beyond the limits.
     """
     leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
@@ -75,7 +75,7 @@ def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes:
 
 @contextmanager
 def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
-    """Convert feed rows with `changes` (from `changes_of`), and persist the result during the block."""
+    """Convert rows with `changes` (from `changes_of`), and persist the result during the block."""
     rows = changes.of(newest).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -135,7 +135,7 @@ def _change(row: Row) -> Change:
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep each row's last change in the feed: the row's new state, or its deletion.
+    """Keep the last change to each row in the feed: the row's new state, or its deletion.
 
     Rows are identified by the table's keys. An UPDATE that changes a key therefore counts as a delete of the
     old row, because the old row's preimage has no postimage in the commit. Maintenance changes that only
@@ -152,7 +152,7 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Images:
-    """Columns that compare a row's images in a feed, built once per table.
+    """Columns that compare the images of a row in a change feed, built once per table.
 
     beside    the next older change's preimage, and the next newer change's version
     counts    whether a change does more than clear fold state, and is not the preimage of an update
@@ -208,7 +208,7 @@ def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
 
 
 def leaves(table: MergedTable) -> Column:
-    """Return the condition under which the table exports a change."""
+    """Return the condition under which a change to the table is exported."""
     deleted = F.col(_KIND) == "delete"
     return F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when())
 

@@ -27,15 +27,15 @@ from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
-"""A difference: the row's key, as a mapping of names to values, and a description of the difference."""
+"""An example of a difference: the row's key (names and values), and a description of the difference."""
 
 
 @dataclass(frozen=True)
 class Exported:
     """An exported gold table, with its path, the settings and two callbacks.
 
-    `notice` shows the user a line of text. `note_unsent` records the rows that a place (a topic, or a store's
-    name) permanently refuses, and the time (UTC).
+    `notice` shows the user a line of text. `note_unsent` records the rows that a destination (the name of a
+    topic or store) permanently refuses, and when (UTC).
     """
 
     lake: Lake
@@ -62,11 +62,11 @@ class Exported:
 
     @cached_property
     def sent_as(self) -> str:
-        """The table's name as recorded in positions."""
+        """The name that identifies the table in recorded positions."""
         return tables.sent_as(self.spark, self.path)
 
     def standing_at(self, version: int) -> DataFrame:
-        """Return the rows to export at a version, as changes for `outgoing`."""
+        """Return the table's rows to export as of a version, as changes for `outgoing`."""
         at = tables.committed_at(self.spark, self.path, version)
         rows = as_inserted(tables.read_version(self.spark, self.path, version), version, at)
         return rows.where(leaves(self.table))
@@ -109,10 +109,10 @@ class Sink(Protocol):
         """Begin a micro-batch, and discard any unfinished micro-batch."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the micro-batch's next rows. Without transactions, rows may become visible immediately."""
+        """Write the micro-batch's next rows. Without transactions, they can become visible immediately."""
 
     def end(self) -> int:
-        """Make the rows visible, and return how many changed in the store (0 if all were already there)."""
+        """Make the rows visible, and return how many rows changed in the store (0 if none was missing)."""
 
     def lacks_rows(self) -> bool:
         """Return whether the store has lost rows, or false if it is unreachable.
@@ -135,7 +135,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows that the lead has processed, how many it sent, and the rows that it permanently refused."""
+    """Rows that the lead store has processed, how many it sent, and those that it permanently refused."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -168,7 +168,7 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """An audit's result: the number of rows compared, the number of differences, examples, and notes.
+    """The result of an audit: the number of rows compared, the number of differences, examples, and notes.
 
     `not_compared` describes the rows that could not be compared, and why. If there are such rows, the audit
     is not clean.
@@ -183,7 +183,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Audited:
-    """A store audit's input: a gold table, and the version up to which it has been sent.
+    """The input for auditing a store: a gold table, and the version up to which it has been sent.
 
     `now` is in UTC. `rows_at` returns the table's rows at a version. It may read the latest version that has
     the same rows instead.
@@ -197,7 +197,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Unsent:
-    """A table's entries in ops.unsent_rows for one place: refused rows, and whether changes were lost."""
+    """A table's refused rows in ops.unsent_rows for one destination, and whether changes were lost."""
 
     rows: DataFrame
     has_removed: bool
@@ -205,7 +205,7 @@ class Unsent:
 
 @dataclass(frozen=True)
 class AuditedLead:
-    """The input for auditing the lead's place: a gold table, and the lake's notes about its export.
+    """The input for auditing the lead store: a gold table, and the lake's records of its export.
 
     noted        the sent position recorded in the lake, or None if nothing has been sent
     version_of   returns the latest version with the same rows as a position, or None if there is none

@@ -60,7 +60,7 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
 
 
 def require_fit(stream: Stream, settings: Settings) -> None:
-    """Raise SettingsError if a table does not fit a store that it may be exported to.
+    """Raise SettingsError if one of the stream's gold tables does not fit a store it can be exported to.
 
     Built-in stores that are not configured are also checked.
     """

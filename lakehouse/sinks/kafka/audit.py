@@ -1,7 +1,7 @@
 """Audit exports to Kafka: for a read-committed consumer, every row's last message must equal gold.
 
-Rows are compared at the version that the export has reached. Rows sent during the audit are in flight and are
-skipped. The following cases are reported as notes, not as differences:
+Rows are compared at the gold version up to which the export has sent. Rows sent during the audit are in
+flight and are skipped. The following cases are reported as notes, not as differences:
 
 - a row is too large for the topic, even if the topic contains an older state of the row
 - the topic's retention has removed messages
@@ -42,10 +42,10 @@ GONE = "VACUUM has removed files of gold's change feed"
 
 @dataclass(frozen=True)
 class _Sent:
-    """The gold rows that the export read, the rows that may have been sent since, and the topic's messages.
+    """The gold rows that the export read, the rows that might have been sent since, and the topic's messages.
 
-    `changes` reads gold's change feed as messages, starting at version `first`; earlier versions are gone.
-    Rows sent before the lake was `adopted` (UTC) may have been resent at that time.
+    `changes` reads gold's change feed as messages from version `first` on; earlier versions no longer exist.
+    If a copy of the lake was `adopted` (UTC), rows sent before that time might have been resent.
     """
 
     gold: DataFrame
@@ -112,7 +112,9 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
             if unsent.has_removed:
                 rows = different.where(F.col("what") == _NOT_IN_GOLD).count()
                 different = different.where(F.col("what") != _NOT_IN_GOLD)
-                notes.append(f"{rows:,} rows are not in gold; {GONE} before it was sent; see ops.unsent_rows")
+                notes.append(
+                    f"{rows:,} rows are not in gold; {GONE} before the export read them; see ops.unsent_rows"
+                )
         doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
         count, examples = differing(wrong, _EXAMPLES)
@@ -122,17 +124,17 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return the reason why the sent position is unknown, or None if it is known or nothing was sent."""
+    """Return the reason why the export's position is unknown, or None if it is known or nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
-        return None if is_ours else f"the sent rows come from a different table, with id {progress.table}"
+        return None if is_ours else f"the rows sent are from a different table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, audited.place).values()):
-        return "rows were sent, but neither Kafka nor the lake has a record of the last version sent"
+        return "rows were sent, but neither Kafka nor the lake records the last version sent"
     return None
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return a note if the lake is a copy whose original has since sent later versions, or None otherwise."""
+    """Return a note if this lake is a copy, and the original has since sent later versions, or else None."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -184,10 +186,9 @@ def _sent(
 
 
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
-    """Return the latest version whose messages may already be in the topic.
+    """Return the latest gold version whose messages could already be in the topic.
 
-    This version covers rows sent since `progress`, and a large micro-batch that is still being sent in
-    slices.
+    This includes rows sent since `progress`, and a large micro-batch that is still being sent in slices.
     """
     access, place, exported = audited.exported.settings.kafka.access, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress
@@ -216,7 +217,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows whose last message differs from gold, with the digest of gold's message.
+    """Return the rows whose last message in the topic differs from gold, with the digest of gold's message.
 
     Each tombstone key belongs to a single row.
     """
@@ -248,7 +249,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return the messages that occur less often in the topic than in gold, with their values' digests."""
+    """Return the messages that occur less often in the topic than in gold, with digests of their values."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
@@ -260,14 +261,14 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the refused row states, with the columns that identify a difference."""
+    """Return the refused row states, with the columns by which a difference is matched."""
     return noted.select(*_STATE).distinct()
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Find messages that were sent more often than they occur in gold's change feed. Also return notes.
+    """Return the messages that were sent more often than they occur in gold's change feed, and notes.
 
-    If part of gold's history is gone, a note reports such messages instead.
+    If part of gold's change feed no longer exists, a note reports the number of such messages instead.
     """
     messages = sent.messages
     if sent.adopted is not None:

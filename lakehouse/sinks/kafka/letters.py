@@ -1,11 +1,13 @@
-"""Send dead letters to a topic exactly once for read-committed consumers, in a form that Kafka's tools show.
+"""Send dead letters to a topic, exactly once for read-committed consumers, in a format that Kafka tools show.
 
 A message contains the original record's key, value and headers. It also has the headers of a Kafka Streams
 dead letter (KIP-1034), so consoles that support these headers can show it. Additional headers contain the
-letter's id, stream, status and reasons. A replayed or discarded letter is sent again with its new status.
+dead letter's id, stream, status and reasons. A replayed or discarded dead letter is sent again with its new
+status.
 
-A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. In this
-case, the new letter's headers replace the old letter's headers, and one header counts the rounds.
+A mirror or a person could send a message back to the stream's topic, so that it becomes a dead letter again.
+In this case, the new headers replace those of the earlier dead letter, and one header counts how often this
+has happened.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
-"""The maximum number of times that a record may return from a dead-letter topic and be sent to it again."""
+"""How many times a record can return from a dead-letter topic and still be sent there again."""
 _OVERHEAD_BYTES = 256  # upper bound for a record and its batch without key, value and headers
 _A_HEADER_BYTES = 12
 
@@ -36,7 +38,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter to send: the original record, its Kafka coordinates, and the letter's metadata."""
+    """A dead letter to send: the original record, its Kafka coordinates, and the dead letter's metadata."""
 
     id: str
     stream: str
@@ -51,7 +53,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """The number of times the record has already been sent as a letter."""
+        """How many times the record has already been sent as a dead letter."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0
@@ -60,7 +62,7 @@ class Letter:
 
     @property
     def own_headers(self) -> Headers:
-        """The record's headers, without those added for an earlier letter."""
+        """The record's headers, without those that were added when it was sent as a dead letter earlier."""
         if not self.rounds:
             return self.headers
         return [(name, value) for name, value in self.headers if not name.startswith((_STREAMS, _OURS))]
@@ -77,17 +79,17 @@ class LetterSink(Exporter):
         self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
-        """Return the position up to which letters were sent, or None if none were. Raises ServiceError."""
+        """Return the position up to which dead letters were sent, or None. Raises ServiceError on failure."""
         found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
         self._sent_as = None if found is None else found.table
         return found
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send the letters in order, and return how many were sent (0 if all of them had been sent before).
+        """Send dead letters in order, and return how many were sent (0 if all of them had been sent before).
 
-        If there are no letters, the position is stored only if it replaces another table's position. Raises
-        ServiceError if the broker refuses the letters, or if another exporter of these letters has taken
-        over.
+        If there are no dead letters, the position is stored only if it replaces another table's position.
+        Raises ServiceError if the broker refuses the dead letters, or if another exporter of the same
+        stream's dead letters has taken over.
         """
         remaining = iter(letters)
         first = list(islice(remaining, 1))
@@ -126,10 +128,10 @@ class LetterSink(Exporter):
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message, and omit parts of it if it would be too large for the topic.
+    """Return the message for a dead letter, without some parts if it would be too large for the topic.
 
     The value is omitted first. If that is not enough, the key, the record's headers and the reasons are
-    omitted too. The header `lakehouse.letter.left_out` lists the omissions.
+    omitted too. The header `lakehouse.letter.left_out` lists the omitted parts.
     """
     own, known = letter.own_headers, headers_of(letter)
     if _size(letter.key, letter.value, (*own, *known)) <= limit_bytes:
@@ -144,7 +146,7 @@ def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return the text headers that are added to the record's own headers.
+    """Return the headers (all text) that are added to the record's own headers.
 
     `exception` and `message` contain the first reason; `reasons` contains all reasons as JSON.
     """

@@ -25,14 +25,14 @@ _LONGEST_CHARACTER = 4
 
 @dataclass(frozen=True)
 class Weighed:
-    """Changes that the topic accepts, in order, and rows that it refuses."""
+    """The changes small enough for the topic, in order, and the rows that the topic refuses."""
 
     fitting: list[Change]
     refused: tuple[UnsentRow, ...]
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
-    """Split the changes that have a message by whether their records exceed the topic's size limit."""
+    """Split the changes that have a message into those within the topic's size limit and those above it."""
     fitting, refused = [], []
     for change in [change for change in changes if change.has_message]:
         found = _too_large(change, limit_bytes)
@@ -72,7 +72,7 @@ class Exporter:
         self._producer: Transactions | None = None
 
     def close(self) -> None:
-        """Close the producer, whatever the broker's state.
+        """Close the producer, even if the broker is down.
 
         Read-committed consumers do not see the rows of an open transaction, and wait at the first of these
         rows. The next exporter aborts the transaction when it starts; otherwise the broker aborts it after
@@ -92,7 +92,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Create the producer. Once it is created, no earlier exporter can commit progress."""
+        """Create the producer. From then on, no earlier exporter can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,
@@ -142,7 +142,7 @@ class KafkaSink(Exporter):
         self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Split the changes by whether the topic accepts them. Recheck the topic's limit before refusing any.
+        """Split the changes by whether the topic accepts them. Look up the limit again before refusing any.
 
         Raises ServiceError like `write`.
         """
@@ -237,7 +237,7 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return an exporter group's progress in the topic, or None before the first commit.
+    """Return the progress that an exporter's group has committed for the topic, or None if there is none.
 
     Raises ServiceError if the broker does not answer, or denies the request.
     """
@@ -250,6 +250,6 @@ def read_group(
 
 
 def partition_of(change: Change, partitions: Sequence[int]) -> int:
-    """Return the partition that Kafka's default partitioner chooses for the change's partition key."""
+    """Return the partition that Kafka's default partitioner would choose for the change's partition key."""
     text = change.key if change.partition_by is None else change.partition_by
     return partitions[hashed(text.encode()) % len(partitions)]

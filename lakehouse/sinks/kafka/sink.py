@@ -1,4 +1,4 @@
-"""Send a gold table's rows to its topic in Kafka, the lead store."""
+"""Send a gold table's rows to a Kafka topic. Kafka is the lead store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse.streams.definition import MergedTable
 
 
 class ToKafka:
-    """The lead for a table that has a topic. It creates the topic if necessary.
+    """The lead store for a table that has a topic. Creates the topic if necessary.
 
     A micro-batch is sent in one transaction. A large micro-batch is sent in slices, with a transaction for
     each slice and a final transaction for the position.

@@ -33,13 +33,13 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class _Progress:
-    """The number of processed rows, including refused rows, and the smallest size limit applied to them."""
+    """How many rows were processed, including refused rows, and the smallest size limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the next slice's maximum size, which keeps finished rows and new rows in separate slices."""
+        """Return the next slice's maximum number of rows. A slice never mixes processed and new rows."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
@@ -95,7 +95,7 @@ class SlicedSink(Exporter):
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
     def _progress_of(self, span: Span) -> _Progress:
-        """Return how many of the micro-batch's rows were processed in an earlier attempt."""
+        """Return the progress that an earlier attempt made in this micro-batch; 0 rows if there was none."""
         committed = read_group(self._access, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)

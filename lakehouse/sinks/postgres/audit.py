@@ -1,7 +1,7 @@
-"""Audit PostgreSQL: column by column, its rows must equal gold's at the position stored in PostgreSQL.
+"""Audit PostgreSQL: every column of its rows must equal gold at the position stored in PostgreSQL.
 
 The rows and the position are read in one snapshot. The database compares the rows with gold at that position,
-so no row is in flight. A gold row that is not exported in its current state, such as a reopened call, may be
+so no row is in flight. A gold row that is not exported in its current state, such as a reopened call, can be
 in PostgreSQL in any state. Rows that PostgreSQL cannot store are reported as a note.
 """
 

@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """What PostgreSQL does, and the remedy. Its own message is printed between these two phrases."""
+    """What PostgreSQL does, and the remedy. PostgreSQL's own message is printed between these two phrases."""
 
     does: str
     todo: str
@@ -36,9 +36,11 @@ _MEANINGS = {
     "57": _AWAY,
     "57014": _Meaning(
         "has cancelled a statement of the export{of}",
-        "it is retried; if that never succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
+        "it is retried; if no retry succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
     ),
-    "57P05": _Meaning("has closed the connection for the export{of} because it was idle", "it reconnects"),
+    "57P05": _Meaning(
+        "has closed the connection for the export{of} because it was idle", "the export reconnects"
+    ),
     "25P03": _Meaning(
         "has closed the connection for the export{of} because a transaction was idle",
         "it is retried; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
@@ -57,21 +59,23 @@ _MEANINGS = {
         f"it is a standby, and {URL} must name the primary, even after a failover; or "
         "default_transaction_read_only is on for the server, the database or this user",
     ),
-    "53": _Meaning("has run out of a resource, so rows{of} wait", "they are sent once it is available again"),
-    "53100": _Meaning("has no disk space left, so rows{of} wait", "they are sent once it has space"),
+    "53": _Meaning(
+        "has run out of a resource, so rows{of} wait", "they are sent once the resource is available"
+    ),
+    "53100": _Meaning("has no disk space left, so rows{of} wait", "they are sent once there is space"),
     "53300": _Meaning(
         "has reached its connection limit, so rows{of} wait",
         "raise max_connections, or close other connections",
     ),
-    "58": _Meaning("had an internal error in the export{of}", "its log has details; the export is retried"),
-    "XX": _Meaning("had an internal error in the export{of}", "its log has details; the export is retried"),
+    "58": _Meaning("had an internal error in the export{of}", "see PostgreSQL's log; the export is retried"),
+    "XX": _Meaning("had an internal error in the export{of}", "see PostgreSQL's log; the export is retried"),
     # Missing privileges.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
     "42501": _Meaning(f"denies a permission to the user in {URL}", "see docs/postgresql.md (Access)"),
     # Errors in the PostgreSQL table: the rows wait until someone fixes the table.
     "42P01": _Meaning(
         "is missing a table for the export{of}",
-        "it is recreated; if the error persists, a connection pooler may be in transaction mode",
+        "the export recreates it; if the error persists, is a connection pooler in transaction mode?",
     ),
     "42": _Meaning(
         "cannot store rows{of} in the existing table",
@@ -91,7 +95,7 @@ _MEANINGS = {
         "drop the index, or build it on md5(column); until then, rows wait",
     ),
     # Errors in the values sent.
-    "22": _Meaning("refuses a value{of}", "docs/postgresql.md lists the values that it cannot hold"),
+    "22": _Meaning("refuses a value{of}", "docs/postgresql.md lists the values that PostgreSQL cannot hold"),
     "22P05": _Meaning(
         "refuses a name or a comment{of} that the database's encoding cannot represent",
         "create the database with ENCODING 'UTF8' TEMPLATE template0",
@@ -101,7 +105,7 @@ _MEANINGS = {
 
 @contextmanager
 def reported(table: str | None = None) -> Iterator[None]:
-    """Translate failures into PostgresTroubleError with a one-line message that names the given table."""
+    """Translate psycopg's errors into PostgresTroubleError, with a one-line message that names the table."""
     try:
         yield
     except psycopg.Error as error:
@@ -116,7 +120,7 @@ def is_of_a_row(error: psycopg.Error) -> bool:
 
 
 def what(error: psycopg.Error) -> str:
-    """Return PostgreSQL's message on one line. It may quote a value, but at most one character of text."""
+    """Return PostgreSQL's message on one line. It might quote a value, but at most one character of text."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     where = error.diag.constraint_name or error.diag.column_name
     if where and where not in said:

@@ -15,7 +15,7 @@ NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")
-"""The columns that the export adds: the gold table's generation, and the version the row was sent from."""
+"""Columns that the export adds: the gold table's generation, and the version that the row came from."""
 GONE = "_is_gone"
 """The column that marks an incoming row as deleted."""
 MOST_KEY_BYTES = 2_500
@@ -53,7 +53,7 @@ def columns_of(table: MergedTable) -> dict[str, str]:
 
 
 def line_of(table: MergedTable) -> Column:
-    """Return a gold row as a COPY line, without a newline, or null if its key is too long to index.
+    """Return a column with a gold row as a COPY line (no newline), or null if the key is too long to index.
 
     PostgreSQL cannot store NUL in text, so NUL is replaced by `␀0`, and `␀` by `␀␀`. The key's length is
     measured after the replacement.
@@ -66,14 +66,14 @@ def line_of(table: MergedTable) -> Column:
 
 
 def key_bytes(key: str) -> int:
-    """Return the length of a key's text in PostgreSQL, in bytes, after escaping."""
+    """Return the length in bytes that a key's text has in PostgreSQL, after escaping."""
     for character, escape in _KEPT.items():
         key = key.replace(character, escape)
     return len(key.encode())
 
 
 def key_alone(line: str, table: MergedTable) -> str:
-    """Return a row's line with every non-key column set to null."""
+    """Return a COPY line in which every non-key column is null."""
     texts = zip(columns_of(table), line.split("\t"), strict=True)
     return "\t".join(text if name in table.keys else _NULL for name, text in texts)
 

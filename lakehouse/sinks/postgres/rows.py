@@ -2,16 +2,16 @@
 
 gold.<table> in PostgreSQL has the gold table's columns, except fold state and columns without a simple type.
 Its primary key is the table's key. `_generation` and `_version` identify the gold commit that wrote the row,
-or the version that was read during a fill. An older version never replaces a newer version.
+or the gold version from which PostgreSQL was filled. An older version never replaces a newer version.
 gold.lakehouse_positions stores each table's position.
 
 A micro-batch is one transaction: a COPY into a temporary table, an INSERT … ON CONFLICT, a DELETE, and the
-position. A server that was unavailable catches up from its own position. A server that contains another
-table's rows, or has lost rows, is refilled with all gold rows in one transaction.
+position. After an outage, a server catches up from its own position. A server that contains another table's
+rows, or has lost rows, is refilled with all gold rows in one transaction.
 
-The database may be unable to store a row, for example because its encoding cannot represent a character. Such
-a row is recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains.
-Other rows are not affected.
+A database can be unable to store a row, for example because the encoding cannot represent a character. Such a
+row is recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains. Other
+rows are not affected.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for this."""
+"""A row: COPY line, version, and whether the row is deleted. A plain tuple is by far the fastest type."""
 
 
 class Receiver:
-    """A receiver that copies rows into a connection's temporary table, within its transaction."""
+    """Copies rows into a connection's temporary table, within the connection's transaction."""
 
     def __init__(self, connection: psycopg.Connection, table: Sql) -> None:
         self.has_gone = False
@@ -83,7 +83,7 @@ class Receiver:
         return key_alone(line, self._table.declared), version, True
 
     def _copy(self, rows: Sequence[Incoming], chosen: Sequence[int]) -> dict[int, str]:
-        """Copy the chosen rows. Find refused rows by bisection, and return the reasons by row number."""
+        """Copy the chosen rows. Find refused rows by bisection, and return the reason for each row number."""
         if not chosen:
             return {}
         try:
@@ -112,7 +112,7 @@ class Receiver:
                 yield number, f"the encoding {self._encoding} has no {printable(one)} (U+{ord(one):04X})"
 
     def _ask(self, characters: Sequence[str]) -> None:
-        """Find out which of the characters the server can store."""
+        """Find out which of these characters the server can store, by bisection."""
         if not characters:
             return
         try:
@@ -139,7 +139,7 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """A table's state in PostgreSQL: its position (None if rows may be missing), and whether it is empty."""
+    """A table's position in PostgreSQL (None if rows might be missing), and whether the table is empty."""
 
     position: Position | None
     is_empty: bool
@@ -172,7 +172,7 @@ class ToPostgres:
             position = standing.position
             if position is None and not (sending.is_first and standing.is_empty):
                 raise PostgresTroubleError(
-                    f"{LABEL} is missing rows from gold.{self._sql.name}; the export will add them"
+                    f"{LABEL} is missing rows of gold.{self._sql.name}; the export will add them"
                 )
             if position is not None and position.is_before(span.before):
                 raise PostgresTroubleError(
@@ -184,13 +184,13 @@ class ToPostgres:
         self._sending = sending
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Copy the rows into the temporary table."""
+        """Copy the rows into the temporary table, unless PostgreSQL already has the micro-batch."""
         if self._sending is not None:
             with self._asking() as connection:
                 self._receive(connection, changes, self._sending.now)
 
     def end(self) -> int:
-        """Commit the rows and the position, and return how many rows changed."""
+        """Merge the rows, commit them with the position, and return how many rows changed."""
         sending, self._sending = self._sending, None
         self._look_at = time.monotonic() + _LOOK_EVERY_S
         if sending is None:
@@ -221,7 +221,7 @@ class ToPostgres:
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows changed since PostgreSQL's position, or all rows if it is unknown or too old."""
+        """Send the rows changed since PostgreSQL's position. If it is unknown or too old, send all rows."""
         if reached is None:
             return 0
         position = self._position()

@@ -1,4 +1,4 @@
-"""PostgreSQL as a store for gold. The client is imported only if a URL is set."""
+"""PostgreSQL as a store for gold rows. The PostgreSQL client is imported only if postgres.url is set."""
 
 from __future__ import annotations
 

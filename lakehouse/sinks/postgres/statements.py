@@ -34,7 +34,7 @@ _MADE_UP = {
 
 
 class Sql:
-    """SQL statements for one table. Each method's docstring describes the effect of its statement."""
+    """Builds SQL statements for one table. Each method's docstring describes what the statement does."""
 
     def __init__(self, table: MergedTable) -> None:
         self.name = table.name
@@ -227,7 +227,7 @@ POSITION = sql.SQL(
     "SELECT table_id, generation, version, files, is_empty FROM {} WHERE table_name = %s"
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 LOCKED_POSITION = sql.SQL("{} FOR UPDATE").format(POSITION)
-"""POSITION with a lock: other transactions that run this statement wait until the first one ends."""
+"""POSITION with a lock: other transactions that run this statement wait until this transaction ends."""
 NOTE = sql.SQL(
     "INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, now()) ON CONFLICT (table_name) DO UPDATE SET "
     "table_id = excluded.table_id, generation = excluded.generation, version = excluded.version, "
@@ -235,20 +235,20 @@ NOTE = sql.SQL(
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 FORGET = sql.SQL("DELETE FROM {} WHERE table_name = %s").format(sql.Identifier(SCHEMA, POSITIONS))
 KIND = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
-"""Returns a relation's kind, as a letter, or no row if the relation does not exist."""
+"""Returns the kind of a relation, as a letter, or no row if the relation does not exist."""
 COLUMNS = (
     "SELECT attname::text, format_type(atttypid, atttypmod), "
     "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
     "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-"""A table's columns: names, types in PostgreSQL's spelling, and whether every row must supply a value."""
+"""The columns of a table: names, types as PostgreSQL spells them, and whether a value is required."""
 UNIQUE_KEYS = (
     "SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k "
     "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k) FROM pg_index i "
     "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate "
     "AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY NOT i.indisprimary"
 )
-"""The columns of each unique key that ON CONFLICT can name. The primary key is first."""
+"""The columns of each unique key that can be an ON CONFLICT target. The primary key is first."""
 LACKING_RIGHTS = (
     "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
     "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
@@ -295,7 +295,7 @@ def prepare_schema(connection: psycopg.Connection) -> None:
 
 
 def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
-    """Create the table as declared, or add missing columns. The export refills a table with new columns.
+    """Create the table as declared, or add missing columns, in which case the export refills the table.
 
     Nothing is committed. Raises PostgresTroubleError if the existing table cannot store the rows.
     """
@@ -312,7 +312,7 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 
 
 def try_row(url: str, table: Sql) -> None:
-    """Try to delete, insert and update a row in a table, in a transaction that is rolled back.
+    """Test that a row can be deleted, inserted and updated, in a transaction that is rolled back.
 
     An existing row is used if possible, and otherwise a row of test values. Raises PostgresTroubleError if a
     statement fails or waits too long.
@@ -330,7 +330,7 @@ def try_row(url: str, table: Sql) -> None:
 
 
 def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
-    """Add missing columns to an existing table. Raises PostgresTroubleError if it cannot store the rows."""
+    """Add missing columns to an existing table. Raises PostgresTroubleError for an unsuitable table."""
     place, name = f"gold.{table.name}", quoted(SCHEMA, table.name)
     if kind not in _TABLES:
         raise PostgresTroubleError(
@@ -356,7 +356,7 @@ def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
             raise PostgresTroubleError(
                 f"PostgreSQL has a NOT NULL column {column} without a default in {place}, but the export "
                 f"does not write this column. Run ALTER TABLE {place} ALTER COLUMN {quoted(column)} DROP NOT "
-                "NULL, and the rows are sent"
+                "NULL; the export then sends the rows"
             )
     _require_key(connection, table, again)
     missing = [column for column in table.columns if column not in there]

@@ -1,10 +1,10 @@
 """Audit Redis: every row that changed in gold within the time to live must be in Redis, unchanged.
 
-Rows are compared at the version that the export has reached. A row is in flight if it is newer in Redis, or
-if gold has deleted it since. A row deleted before the export began may be missing from Redis. Redis may
-contain a row that is not in gold, but only if the row is older than the time to live, or belongs to an
-earlier table with the same name. Such rows expire. A row of a newer table with the same name, such as a
-different lake's table, blocks this lake's row and is reported.
+Rows are compared at the gold version up to which the export has sent. A row is in flight if Redis has a newer
+version, or if gold has since deleted the row. A row deleted before the export began can be missing from
+Redis. Redis can contain a row that is not in gold, but only if the row is older than the time to live, or
+belongs to an earlier table with the same name. Such rows expire. A row of a newer table with the same name,
+such as a different lake's table, blocks this lake's row and is reported.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def compare(audited: Audited) -> Findings:
 
 @dataclass
 class _Look:
-    """A comparison of Redis with `newest`, the last changes to a table's rows up to `version`.
+    """A comparison of Redis with `newest`, the latest change to each row of a table as of `version`.
 
-    `changes` reads the table's changes up to now.
+    `changes` reads all changes to the table, including those after `version`.
     """
 
     changes: Callable[[], DataFrame]
@@ -108,10 +108,10 @@ class _Look:
                 self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
-        """Compare every group member's latest row. `gold` contains the rows at the version.
+        """Compare the latest row of every group member. `gold` contains the table's rows as of the version.
 
-        A reopened call may be in Redis in its former state. If the latest row has not changed within the time
-        to live, Redis may contain no row or a different row.
+        A reopened call can be in Redis in its former state. If the latest row has not changed within the time
+        to live, Redis can contain no row or a different row.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -141,7 +141,7 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return, by member, the rows in Redis that gold contains but does not export in their current state.
+        """Return the texts in Redis of gold rows not exported in their current state, keyed by group member.
 
         A closed call that receives another event remains unchanged in Redis until it closes again.
         """
@@ -159,14 +159,14 @@ class _Look:
 
     @cached_property
     def _gone(self) -> Collection[str]:
-        """The Redis keys of rows deleted from gold after the version. A fill does not write these rows."""
+        """The keys of rows deleted from gold after the version. Filling Redis does not write these rows."""
         since = self.changes().where(F.col("_commit_version") > self.version)
         gone = filter_newest(since, self.table).where("_change_type = 'delete'")
         rows = gone.select(self.table.export.redis.row_key().alias("row"))
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield the rows that differ in Redis, each with Redis's text. Newer versions are in flight."""
+        """Yield the rows that differ in Redis, each with Redis's text. Newer rows in Redis are in flight."""
         with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):

@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, but redis.url must name the primary, even after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""The code in an error message about a key of the wrong type, even if a script accessed the key."""
+"""The error code for a key of the wrong type. The message contains it even if a script accessed the key."""
 
 _ACCESS = "docs/redis.md (Access) lists the rights that the user in redis.url needs"
 _REFUSED = "has refused the user in redis.url", "check its name and password"
@@ -43,16 +43,19 @@ _MEANINGS = {
     "can't access": ("denies a permission", _ACCESS),
     WRONG_TYPE: (
         "has a key of a different type under a name that the export uses, so rows wait",
-        "another application wrote it: delete the key (DEL), or give each application its own database",
+        "another application wrote the key: delete it (DEL), or give each application its own database",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
-        "give it more memory, or shorten redis.ttl (docs/redis.md)",
+        "give Redis more memory, or shorten redis.ttl (docs/redis.md)",
     ),
     "MISCONF": ("cannot save its data and accepts no rows, so rows wait", "is its disk full?"),
-    "NOREPLICAS": ("has too few replicas to accept rows (min-replicas-to-write), so rows wait", "start more"),
-    "LOADING": ("is loading its data, so rows wait", "they are sent once it is ready"),
-    "loading the dataset": ("is loading its data, so rows wait", "they are sent once it is ready"),
+    "NOREPLICAS": (
+        "has too few replicas to accept rows (min-replicas-to-write), so rows wait",
+        "start a replica",
+    ),
+    "LOADING": ("is loading its data, so rows wait", "they are sent once Redis is ready"),
+    "loading the dataset": ("is loading its data, so rows wait", "they are sent once Redis is ready"),
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
     "max number of clients": (
         "has reached its connection limit, so rows wait",
@@ -72,7 +75,7 @@ class RedisTroubleError(SinkTroubleError):
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Translate client failures into RedisTroubleError with one-line messages."""
+    """Translate redis-py's errors into RedisTroubleError with one-line messages."""
     try:
         yield
     except (redis.RedisError, OSError) as error:
@@ -119,7 +122,7 @@ class _AskingAgain(SentinelManagedConnection):
 
 
 class _AskingAgainWithTls(_AskingAgain, SentinelManagedSSLConnection):
-    """An _AskingAgain connection with TLS."""
+    """Like _AskingAgain, but with TLS."""
 
 
 def redis_client(url: str, **options: Any) -> redis.Redis:

@@ -39,9 +39,9 @@ _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
 _GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
 STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
-"""Matches the end of a row's text, which contains its generation and version."""
+"""Matches the end of a row's text in Redis, which contains the row's generation and version."""
 DELETED = f'{{"{_IS_DELETED}":true'
-"""The beginning of a deleted row's text."""
+"""The beginning of the text that Redis stores for a deleted row."""
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
 _MADE = ", generation "
@@ -52,9 +52,9 @@ _GENERATION_OF_MARK = re.compile(rf"{_MADE}([0-9]{{1,14}})$")
 class Put:
     """The result of writing changes: the number of new rows, and the open members as (group, member).
 
-    A member is open if its latest row was deleted, because an older row may now be its latest. `held` is the
-    number of rows held back by another lake's rows with a newer generation, and `held_key` is the key of such
-    a row.
+    A member is open if its latest row was deleted, because an older row might now be the latest. `held` is
+    the number of rows held back by another lake's rows with a newer generation, and `held_key` is the key of
+    such a row.
     """
 
     rows: int = 0
@@ -127,7 +127,7 @@ class RedisSink:
         return replace(put, rows=written, open=frozenset(open_))
 
     def refuse_held(self, put: Put) -> None:
-        """Raise RedisTroubleError if another lake's rows have held rows back."""
+        """Raise RedisTroubleError if rows of a newer lake have prevented some rows from being written."""
         if put.held:
             rows = f"{put.held:,} row{'s' if put.held > 1 else ''}"
             held = f"which hold back {rows} of this lake, such as {printable(put.held_key)}"
@@ -169,7 +169,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled once the block has written all rows, unless Redis loses keys meanwhile."""
+        """Mark Redis as filled after the block, which writes all rows, unless Redis has lost keys by then."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -185,7 +185,7 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return the filled key's value, and renew its time to live unless a newer lake has set it."""
+        """Return the filled key's value, and renew the key's time to live unless it is from a newer lake."""
         (found,) = _get(client, [filled_key(self._table)])  # an error in a pipeline names the key
         mark = None if found is None else found.decode(errors="replace")
         if mark is not None and _generation_in(mark) <= self._generation:
@@ -193,7 +193,7 @@ class RedisSink:
         return mark
 
     def _place_of(self, client: redis.Redis) -> str:
-        """Return the filled key's expected value. It is constant if the user may not run INFO."""
+        """Return the filled key's expected value, which is constant if the user may not run INFO."""
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}{_MADE}{self._generation}"
 
     def _refuse_newer(self, mark: str | None) -> None:
@@ -232,7 +232,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the call's first key whose type the script does not expect, or None if there is none."""
+        """Return the first of a call's keys with a type that the script does not expect, or None."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -247,7 +247,7 @@ class RedisSink:
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON with its generation and version at the end, where the script expects them."""
+    """Return the row's JSON with the generation and the version at the end, where the script expects them."""
     row = change.value or f"{DELETED}}}"
     return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
 
@@ -259,7 +259,7 @@ def unfit(table: MergedTable) -> Iterator[str]:
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows in Redis with the given row keys, in order, with None for each missing row.
+    """Return the texts of rows in Redis, in the order of the given row keys, with None for each missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -269,7 +269,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield the table's row keys and rows in Redis. Every row that exists throughout the scan is included.
+    """Yield the row key and text of each row in Redis. Includes every row that exists throughout the scan.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -283,7 +283,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest row for each (group, member), in order, with None for each missing row.
+    """Return the latest row's text for each (group, member), in order, with None for each missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -295,7 +295,7 @@ def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> lis
 
 
 def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the latest row in Redis for every (group, member) in the table.
+    """Yield every (group, member) of the table in Redis, with the text of its latest row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -325,15 +325,15 @@ def filled_key(table: str) -> str:
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Return whether Redis contains all expected rows, given the filled key's value and the server's INFO.
+    """Return whether Redis contains all expected rows, given the value of the filled key and the INFO.
 
-    INFO's `server` and `stats` sections are enough.
+    Only the `server` and `stats` sections of INFO are required.
     """
     return filled is not None and filled.decode(errors="replace").partition(_LIVES)[0] == _place(server)
 
 
 def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
-    """Return the values of the given keys, which may be in different slots."""
+    """Return the values of the given keys, which can be in different cluster slots."""
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
             pipeline.get(name)
@@ -341,7 +341,7 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
 
 
 def _generation_in(mark: str) -> int:
-    """Return the generation in the filled key's value, or 0 if there is none, as in earlier versions."""
+    """Return the generation in the filled key's value, or 0 if there is none (earlier lakehouse versions)."""
     found = _GENERATION_OF_MARK.search(mark)
     return 0 if found is None else int(found[1])
 

@@ -50,9 +50,9 @@ class ToRedis:
         self._put, self._filling, self._is_whole = Put(), ExitStack(), False
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch. If it contains all of the table's rows, the micro-batch also fills Redis.
+        """Begin a micro-batch. If the micro-batch contains all rows of the table, it also fills Redis.
 
-        Raises RedisTroubleError if Redis has the table's rows from a newer lake, as `end` and `fill` do.
+        Like `end` and `fill`, raises RedisTroubleError if Redis has rows of this table from a newer lake.
         """
         self._put, self._filling, self._sending = Put(), ExitStack(), sending
         is_filled = self._redis.is_filled()
@@ -66,7 +66,7 @@ class ToRedis:
         self._put = self._redis.write(changes, after=self._put)
 
     def end(self) -> int:
-        """Send rows that have become their member's latest row, and return the number of new rows."""
+        """Resend rows that are now the latest of a member, and return how many rows were new to Redis."""
         self._redis.refuse_held(self._put)
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
@@ -107,7 +107,7 @@ class ToRedis:
         self._redis.close()
 
     def _waits_after_evictions(self) -> bool:
-        """Return whether Redis has evicted rows but was filled too recently to be refilled."""
+        """Return whether Redis has evicted rows, but was filled so recently that it is not refilled yet."""
         if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
             return False
         try:
@@ -133,7 +133,7 @@ class ToRedis:
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
         """Resend the rows that Redis should contain: all rows last changed within the time to live.
 
-        If VACUUM has removed some changes, the remaining changes are sent, and a notice states the cutoff.
+        If VACUUM has removed some changes, the remaining changes are sent, and a notice states since when.
         """
         since, exported = now - self._kept, self._exported
         try:

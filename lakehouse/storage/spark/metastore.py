@@ -120,7 +120,9 @@ class Metastore:
         """Change the location, comment or columns of an entry that lakehouse created."""
         standing = self._get(entry.database, entry.table)
         if standing is None:
-            raise TableError(f"{entry.name} was removed from the metastore in the meantime; run this again")
+            raise TableError(
+                f"{entry.name} was removed from the metastore in the meantime; run the command again"
+            )
         self._fill(standing, entry)
         with self._asking(entry.name):
             self._client.alter_table(entry.database, entry.table, standing)

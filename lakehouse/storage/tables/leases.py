@@ -113,7 +113,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[
 
 def _wait_until(until: float) -> str:
     ahead_s = until - _LENGTH_S - time.time()
-    clocks = f" by a clock {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
+    clocks = f" by a clock {ahead_s:.0f} s ahead of this machine's" if ahead_s > 1 else ""
     return (
         f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait "
         "until the other process ends or, if it was killed, until that time"
@@ -150,7 +150,7 @@ def _require(snapshot: Any, *, what: str, holder: str, key: str) -> None:
 def _lost(what: str) -> TableError:
     return TableError(
         f"{what}: another process took over, because this one had not renewed its lease for "
-        f"{_LENGTH_S:.0f} s: it paused, or its clock is slow. Run the command again"
+        f"{_LENGTH_S:.0f} s: this process was paused, or its clock is slow. Run the command again"
     )
 
 

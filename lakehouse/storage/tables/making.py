@@ -203,7 +203,7 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     ]
     if foreign and LOG in found:
         raise TableError(
-            f"{foreign[-1]} exists, and may belong to a table whose log Delta does not see. Nothing was "
+            f"{foreign[-1]} exists, and might belong to a table whose log Delta does not see. Nothing was "
             "changed: docs/refused-tables.md"
         )
     if foreign:

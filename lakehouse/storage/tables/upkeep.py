@@ -25,10 +25,10 @@ from lakehouse.storage.tables.schema_evolution import alter
 
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # at most this many files are clustered together
-_FEW_SMALL_FILES = 8  # up to this many are left alone, because merging them costs more than reading them
+_FEW_SMALL_FILES = 8  # up to this many are not merged, because merging costs more than reading them
 _LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
-_TASKS = "2"  # for a VACUUM that lists directories; the default is ten thousand
+_TASKS = "2"  # tasks for listing directories in VACUUM; the default is ten thousand
 
 
 @dataclass(frozen=True)
