@@ -13,9 +13,9 @@ def beside(
 ) -> Iterator[None]:
     """Run `work` in a daemon thread during the block.
 
-    `work` receives an event that is set when the block ends; it must then return. Leaving the block waits
-    until `work` returns, but at most `patience_s` seconds (None: no limit). The process can exit while `work`
-    is still running.
+    `work` receives an event that is set when the block ends; it must then return. At the end of the block,
+    this function waits until `work` returns, but at most `patience_s` seconds (None: no limit). The process
+    can exit while `work` is still running.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

@@ -31,7 +31,7 @@ _MOST_LISTED = 1_000  # characters
 
 
 class LakehouseError(Exception):
-    """Root of the tree: a failure with a message for the user."""
+    """The base class: a failure with a message for the user."""
 
     exit_code = 1
 
@@ -47,11 +47,11 @@ class ServiceError(LakehouseError):
 
 
 class AccessDeniedError(ServiceError):
-    """The broker denies this application a permission; the message names the user, operation and resource."""
+    """The broker denies this application a permission. The message names the user, operation and resource."""
 
 
 class RegistryError(ServiceError):
-    """The schema registry is unreachable or refuses a request. A missing schema is a different error."""
+    """The schema registry is unreachable or refuses a request. A missing schema does not raise this error."""
 
 
 class SinkTroubleError(ServiceError):
@@ -87,7 +87,7 @@ class HeapError(StreamError):
 
 
 class RefusedError(LakehouseError):
-    """The run caught up, but silver refused more records than the settings allow."""
+    """A catch-up run processed all records, but silver refused more of them than the settings allow."""
 
     exit_code = 3
 
@@ -97,11 +97,11 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first non-empty line of an error's text, with its continuation if it ends with a colon.
+    """Return the first non-empty line of an error's text, with the lines after it if it ends with a colon.
 
-    The continuation is the list or the single line after the colon. Only line feeds end a line,
-    because names may contain U+2028. Delta reports the row that violates a CHECK as `… violated by row with
-    values:` followed by ` - column : value` lines.
+    The lines after the colon are a list, or a single line. Only line feeds end a line, because names can
+    contain U+2028. Delta reports the row that violates a CHECK as `… violated by row with values:` followed
+    by ` - column : value` lines.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
     said = next(lines, "no message")

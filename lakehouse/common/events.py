@@ -36,7 +36,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(StrEnum):
-    """The kinds of events."""
+    """The kinds of events in ops.events."""
 
     START = "start"
     STOP = "stop"
@@ -84,7 +84,7 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""A function that appends events. The flag is true if an earlier call failed and may have written some."""
+"""A function that appends events. The flag is true after a failed call, which might have written some."""
 
 
 class Place(TypedDict, total=False):
@@ -104,7 +104,7 @@ class About(Place, total=False):
 def place_of(query: str) -> Place:
     """Return the layer and table derived from a query's name, such as gold.metrics_1m or export.metrics_1m.
 
-    For other queries, such as a gate, the result is empty.
+    If the name does not begin with a layer, as for a gate, the result is empty.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")
@@ -114,13 +114,13 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return REFUSAL for a failure that happened before any harm was done, otherwise FAILURE."""
+    """Return REFUSAL for a LakehouseError other than a StreamError, and FAILURE for anything else."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
 
 class EventLog:
-    """A collector of events from all threads. A background thread appends the events in batches.
+    """Collects events from all threads. A background thread appends the events in batches.
 
     `warn` is called with a line when appending starts to fail, when it recovers, and when events are lost. A
     failed batch is retried every `pause_s` seconds, together with newer events. If more than `capacity`
@@ -154,7 +154,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
-        """Queue an event for appending."""
+        """Queue an event, which the background thread appends."""
         details = about.get("details")
         text = None if details is None else _as_json(details)
         with self._changed:
@@ -182,7 +182,7 @@ class EventLog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Append the queued events within `patience_s` seconds, and warn if some could not be appended."""
+        """Wait up to `patience_s` seconds until the queued events are appended, and warn if some are not."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -210,7 +210,7 @@ class EventLog:
                 self._recover()
 
     def _gathered(self) -> list[Event]:
-        """Wait for an event, then briefly for more, and return them.
+        """Wait for an event, then briefly for further events, and return all of them.
 
         The list is empty once the log is closing and no events are left.
         """
@@ -237,7 +237,7 @@ class EventLog:
             self._warn("ops.events is being written again")
         if lost:
             text = (
-                f"{lost:,} events were lost: more than {self._capacity:,} were waiting, so the oldest were "
+                f"{lost:,} events were lost: more than {self._capacity:,} were queued, so the oldest were "
                 "dropped"
             )
             self._warn(text)
@@ -254,7 +254,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Send the block's events to the log, and close the log at the end. Only one log may be active."""
+    """During the block, send events to the log; then close it. Only one log can be active at a time."""
     global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:

@@ -17,7 +17,7 @@ DISTRIBUTION = "medallion-lakehouse"
 def code_version() -> str:
     """Return the installed version, or "unknown" if the distribution is not installed.
 
-    In a checkout, the version is that of the last `make setup`; for example, 0.1.dev7+gabc1234 is seven
+    In a checkout, this is the version at the last `make setup`; for example, 0.1.dev7+gabc1234 is seven
     commits after a tag.
     """
     try:
@@ -41,7 +41,7 @@ _PACKAGES = {"google": "protobuf"}  # where the package name differs from the mo
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
-    """Allow the block to import an extra's modules. Raises MissingExtraError if one is missing."""
+    """Import an extra's modules in the block. Raises MissingExtraError if a module is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -52,7 +52,7 @@ def needed(extra: Extra, what_for: str) -> Iterator[None]:
 
 
 def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
-    """Return the error for a missing extra."""
+    """Return the error for a missing module, which names the extra that installs it."""
     return MissingExtraError(
         f"{what_for} needs the package {_PACKAGES.get(module, module)}, which is not installed; install the "
         f"{extra} extra: "

@@ -1,4 +1,4 @@
-"""The process's caches, such as the cache of a table's files. Closing a lake clears them.
+"""A registry of the process's caches, such as the cache of a table's files. Closing a lake clears them.
 
     _known: dict[str, Files] = {}
     on_forget(_known.clear)
@@ -19,6 +19,6 @@ def on_forget(clear: Callable[[], None]) -> None:
 
 
 def forget() -> None:
-    """Clear all caches, as in a new process."""
+    """Clear all registered caches, as if the process had just started."""
     for clear in _FORGETTING:
         clear()

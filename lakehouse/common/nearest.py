@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lakehouse.common.printable import cut, printable
 
 _LONGEST = 128
-"""At most this many characters are compared, because the cost of a comparison is quadratic."""
+"""The maximum number of characters to compare, because the cost of a comparison is quadratic."""
 _SIMILAR = 0.65
 """The minimum similarity, from 0 to 1: sales and slaes score 0.8, sales and calls 0.6."""
 _SHORTEST_PART = 3
@@ -17,7 +17,7 @@ _FEW = 12
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` known names that resemble a name, best match first. Often there are none.
+    """Return up to `most` known names that resemble a name, best match first. The result is often empty.
 
     Case is ignored, and dashes count as underscores. Similarity is difflib's ratio. Names that contain the
     given name, or are contained in it, come after similar names.
@@ -32,7 +32,7 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
-    """Return the message for an unknown name: `no stream 'slaes': did you mean sales?`.
+    """Return the message for an unknown name, such as `no stream 'slaes': did you mean sales?`.
 
     If no known name is similar, the message lists the known names, provided there are few: `no layer 'x':
     bronze, gold or silver`.
@@ -53,7 +53,7 @@ def did_you_mean(found: list[str]) -> str:
 
 
 def shown(value: str) -> str:
-    """Return an external value in quotes, escaped and truncated."""
+    """Return a value from outside lakehouse in quotes, escaped and truncated."""
     return f"'{cut(value, _SHOWN)}'"
 
 

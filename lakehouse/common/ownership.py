@@ -1,6 +1,6 @@
-"""Check that only the user can change a file or directory that determines which code runs.
+"""Check that no other user can change a file or directory that determines which code runs.
 
-A path is the user's own if the user or root owns it and nobody else may write to it. A group's write
+A path is the user's own if the user or root owns it and nobody else can write to it. A group's write
 permission is harmless if the owner is its only member, as in the per-user groups of many systems. Any write
 permission is harmless on a file system that is mounted read-only.
 """
@@ -19,14 +19,15 @@ _ACL = "system.posix_acl_access"
 
 
 class ForeignError(OSError):
-    """Another user may change a file. The message names the user or group, and the path."""
+    """Another user could change a file. The message names the user or group, and the path."""
 
 
 def read_own(path: Path) -> bytes:
-    """Return the content of a file that nobody else may change.
+    """Return the content of a file, provided that no other user can change the file.
 
-    Its directory must also be the user's own, or sticky like /tmp, where users cannot replace each other's
-    files. Raises ForeignError, or OSError if the file is missing, unreadable or not regular.
+    Raises ForeignError if another user can change the file or its directory. The directory can be sticky like
+    /tmp, because users cannot replace each other's files there. Raises OSError if the file is missing,
+    unreadable or not regular.
     """
     # Without O_NONBLOCK, opening a pipe would block until it has a writer. The checks use the open
     # descriptor.
@@ -47,9 +48,9 @@ def read_own(path: Path) -> bytes:
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return why another user may change a file or directory, or None if nobody else may.
+    """Return the reason another user could change a file or directory, or None if no other user can.
 
-    With `sticky`, a sticky directory is accepted, even if others may write to it.
+    With `sticky`, a sticky directory is accepted, even if others can write to it.
     """
     return _reason(path, path.stat(), sticky=sticky)
 
@@ -84,7 +85,7 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Return whether a file has an ACL. If it has one, its group mode bits are only an upper bound."""
+    """Return whether a file has an ACL. If so, the file's group mode bits are only an upper bound."""
     if sys.platform != "linux":  # on other systems, Python cannot read ACLs
         return False
     try:

@@ -1,6 +1,7 @@
-"""Convert a lake's address for each reader: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
+"""Convert a lake's address to the form each reader expects: Hadoop, deltalake, pyarrow (also for DuckDB).
 
-Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake decodes such escapes.
+Hadoop reads a path literally: unlike in a URL, %20 is not an escape. deltalake, however, decodes such
+escapes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 def lake_address(given: str) -> str:
     """Return the root of a lake in a form that all readers accept: an absolute local path, or a URL.
 
-    Raises ValueError if some readers could not find tables below it.
+    Raises ValueError if a reader would not find tables below this root.
     """
     if not given:
         return given
@@ -49,7 +50,7 @@ def _of_store(given: str) -> str:
 
 
 def of_tables(path: Path) -> Path:
-    """Return a directory's absolute path. Raises ValueError if some readers could not find tables in it."""
+    """Return the absolute path of a directory. Raises ValueError if a reader would not find tables there."""
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(

@@ -27,7 +27,7 @@ def parse_duration_s(text: str) -> int:
 
 
 def show_duration(seconds: int) -> str:
-    """Return a duration in the format of `parse_duration_s`, in the largest units: 5400 is 1h30m."""
+    """Return a duration as text that `parse_duration_s` accepts, in the largest units: 5400 is 1h30m."""
     return "".join(f"{number}{unit}" for number, unit in _parts(seconds) if number) or "0s"
 
 
@@ -55,7 +55,7 @@ def _parts(seconds: int) -> list[tuple[int, str]]:
 
 
 def roughly_told_s(seconds: float) -> str:
-    """Return a duration as `told_s` does, but in its largest unit only: 1 h."""
+    """Return a duration as `told_s` does, but only in the largest unit: 1 h."""
     return " ".join(told_s(seconds).split()[:2])
 
 
@@ -71,7 +71,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def show_size(size_bytes: int) -> str:
-    """Return a size in the format of `parse_size_bytes`, in the largest unit that needs no fraction."""
+    """Return a size as text that `parse_size_bytes` accepts, in the largest unit that needs no fraction."""
     for unit, length_bytes in _UNITS_BYTES.items():
         if size_bytes >= length_bytes and size_bytes % length_bytes == 0:
             return f"{size_bytes // length_bytes}{unit}"

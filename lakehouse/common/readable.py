@@ -13,10 +13,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    """Return bytes as one line: UTF-8 with unprintable characters escaped, or else hex. None remains None.
+    """Return bytes as one line of text: UTF-8 with escapes, or hex if not UTF-8. For None, return None.
 
     Text longer than `limit` characters is truncated and followed by the full length in bytes. If `data` is
-    already truncated, `length` must be the full length.
+    already truncated, pass the full length as `length`.
     """
     if data is None:
         return None
@@ -49,7 +49,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return bytes as text, or None if they are not UTF-8. Truncated data may end within a character."""
+    """Return bytes as text, or None if they are not UTF-8. Unless `whole`, the end can be cut off."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:

@@ -63,8 +63,8 @@ In every format except json, the value begins with five bytes: a zero byte and t
 class Record:
     """A Kafka record. A value of None is a tombstone.
 
-    If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the code that uses the
-    record chooses the value.
+    `timestamp_ms` is in epoch milliseconds. If it, `topic`, `partition` or `offset` is None, the code that
+    uses the record chooses the value.
     """
 
     value: bytes | None
@@ -78,7 +78,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A record, and the file and line number (from 1) that it was read from."""
+    """A record, with the file and line number (from 1) that it was read from."""
 
     record: Record
     file: str
@@ -107,7 +107,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
     """Yield the records in a file's lines, skipping blank lines.
 
-    If `envelopes` is set, raises SettingsError, with the file and line, for a line that is not an envelope.
+    With `envelopes`, a line that is not an envelope raises SettingsError, which names the file and the line.
     """
     named = "standard input" if file == STANDARD_INPUT else file
     for number, line in enumerate(lines, start=1):
@@ -145,7 +145,7 @@ def _from_envelope(text: bytes) -> Record:
 
 
 def _members(text: str) -> dict[str, tuple[Any, str]]:
-    """Return the members of a JSON object, each as its parsed value and its source text."""
+    """Return the members of a JSON object: the parsed value and the source text, keyed by name."""
     found: dict[str, tuple[Any, str]] = {}
     at = _after("{", text, 0)
     if text[at : at + 1] == "}":
@@ -169,7 +169,7 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
 
 
 def _after(sign: str, text: str, at: int) -> int:
-    """Return the start of the token after `sign`. Raises ValueError if `sign` does not come next."""
+    """Return the position of the token after `sign`. Raises ValueError unless `sign` is at `at`."""
     at = _skipped(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class QueryResult:
-    """A query's columns and rows. `truncated` is true if there were more rows than requested."""
+    """The columns and rows that a query returned. `truncated` is true if it had more rows than requested."""
 
     schema: StructType
     rows: Sequence[Row]
@@ -34,7 +34,7 @@ class QueryResult:
 
 
 def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
-    """Yield each row as JSON-compatible values.
+    """Yield each row as a list of JSON-compatible values.
 
     Times and intervals become ISO 8601; instants are in UTC, with a Z. Bytes become hex. Decimals, NaN,
     infinities and other values that JSON cannot represent become text.
@@ -47,9 +47,10 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def differing(
     frames: Sequence[DataFrame], most: int, what: str = "what"
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
-    """Return the total number of rows, and up to `most` + 1 examples from each frame.
+    """Return the frames' total number of rows, and up to `most` + 1 example rows from each frame.
 
-    `what` names a column. Each example is a pair: a dict of the row's other columns, and this column's text.
+    `what` names the column that describes the difference. An example is a pair: a dict of the row's other
+    columns, and the text in `what`.
     """
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:
@@ -69,7 +70,7 @@ def as_json(answer: QueryResult) -> str:
 
 
 def as_csv(answer: QueryResult) -> str:
-    """Return the result as CSV with a header and one row per line. Nulls become empty fields.
+    """Return the result as CSV with a header line and one line per row. Nulls become empty fields.
 
     Text is made printable, and gets a leading ' if a spreadsheet would read it as a formula. Numbers and
     numeric text are unchanged.

@@ -16,11 +16,11 @@ _ANYBODY = 0o666  # restricted by the process umask
 
 
 def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
-    """Replace a file's content atomically: a reader sees either the old or the new text.
+    """Replace the content of a file atomically: readers see either the old or the new text.
 
-    With `lasting`, the file is synced to disk; otherwise it may be empty after a power failure. `mode` sets
-    the file's permissions. If the write fails, the file is unchanged, and the error names it. If the process
-    is killed, a temporary file may remain (see `drafts_of`).
+    With `lasting`, the file is synced to disk; otherwise it could be empty after a power failure. `mode` sets
+    the file's permissions. If the write fails, the file is unchanged, and the error names the file. If the
+    process is killed, a temporary file can remain (see `drafts_of`).
     """
     draft = _draft_of(path)
     try:
@@ -39,7 +39,7 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file and its times atomically: the copy is complete or absent, even after a power failure."""
+    """Copy a file and its times atomically. Even after a power failure, the copy is complete or absent."""
     with drafted(target) as draft:
         shutil.copyfile(source, draft)
         found = source.stat()

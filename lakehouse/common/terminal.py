@@ -25,7 +25,7 @@ from rich.text import Text
 from lakehouse.common.printable import indented, printable, printable_json
 
 _WIDE = 2_000
-"""The width for pipes and files, where ids and lines must not be cut."""
+"""The width used for pipes and files, where ids and lines must not be truncated."""
 
 
 class Console(rich.console.Console):
@@ -67,9 +67,9 @@ def warn(text: str) -> None:
 
 
 def print_above(line: str) -> bool:
-    """Print a line to standard error above the terminal's live lines, or return false if there are none.
+    """Print a line to standard error above the terminal's live lines. Return false if there are none.
 
-    Anything printed without this function is overwritten when the live lines are redrawn.
+    Without this function, the line would be overwritten when the live lines are redrawn.
     """
     if not isinstance(sys.stderr, FileProxy):
         return False
@@ -89,17 +89,17 @@ def echo_json(value: Any, *, indent: int | None = 1) -> None:
 
 
 def log_to_standard_error() -> None:
-    """Print the whole process's log records to standard error."""
+    """Print the log records of the whole process to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
 
 
 class LogFormatter(logging.Formatter):
-    """A formatter that indents every line of a log record except the first."""
+    """A log formatter that indents every line of a record except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's text."""
+        """Return the text of a log record, with all lines but the first indented."""
         return "\n".join(indented(super().format(record)))
 
 

@@ -58,9 +58,9 @@ class Answer:
 
 
 def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
-    """Raise ValueError if the text is not an http or https URL. The message quotes no part of the URL.
+    """Raise ValueError unless `url` is an http or https URL. The message quotes no part of the URL.
 
-    With `credentials`, the URL may contain a user and password. With `query`, it may contain a query or
+    With `credentials`, the URL may contain a user and password. With `query`, the URL may contain a query or
     fragment.
     """
     try:
@@ -75,11 +75,11 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
     if "@" in parts.netloc and not credentials:
         raise ValueError("it contains a user name or password (`@` before the host); set these separately")
     if not query and (parts.query or parts.fragment):
-        raise ValueError("it has a query or a fragment (`?` or `#`), after which no path can be added")
+        raise ValueError("it has a query or a fragment (`?` or `#`), so no path can be appended")
 
 
 def needs_permission(url: str, hosts: Collection[str]) -> bool:
-    """Return whether a URL would send unencrypted data to another machine that is not in `hosts`."""
+    """Return whether requests to a URL would send unencrypted data to a remote machine not in `hosts`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.scheme == "http" and not is_loopback(host) and host not in {one.lower() for one in hosts}
@@ -94,7 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Return the URL without credentials or fragment, and an Authorization header if it had credentials."""
+    """Return the URL without credentials or fragment, and an Authorization header with any credentials."""
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     bare = parts._replace(netloc=place, fragment="").geturl()
@@ -102,7 +102,7 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def authorization(user: str, password: str) -> dict[str, str]:
-    """Return the Authorization header for a user and password, or no header if the user is empty."""
+    """Return an Authorization header for a user and password, or no headers if the user is empty."""
     return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
 
 
@@ -118,13 +118,13 @@ def trusted(authorities: str) -> ssl.SSLContext:
 
 
 def cut(text: object) -> str:
-    """Return the first line of a server's text, made safe for a message."""
+    """Return the first line of a server's text, truncated and escaped for use in a message."""
     line = printable(first_line(text))
     return line if len(line) <= _MOST_SAID else f"{line[:_MOST_SAID]}…"
 
 
 def said(answer: Answer) -> str:
-    """Return the start of a response's body for use in a message, or `nothing else` if the body is empty."""
+    """Return the start of a response's body, for a message, or `nothing else` if the body is empty."""
     return (
         cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
     )
@@ -267,7 +267,7 @@ def _relay(url: str) -> _Relay:
 
 
 class _TooLargeError(Exception):
-    """The response exceeds the size limit."""
+    """The response is larger than the size limit."""
 
 
 class _Limits:
@@ -291,7 +291,7 @@ class _Limits:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose socket calls all respect `limits`. `end` closes it."""
+    """A connection on which every socket call respects `limits`. Call `end` to close the connection."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, relay: _Relay | None) -> None:
         super().__init__(host, port)
@@ -331,7 +331,7 @@ class _Connection(http.client.HTTPConnection):
         raise failed
 
     def _pass_through(self, relay: _Relay) -> None:
-        """Open a tunnel through the proxy."""
+        """Open a tunnel to the server through the proxy."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = f"{host}:{self.port}"
         lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
@@ -345,7 +345,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket:
-    """The socket interface that http.client uses. The owner closes the socket once the response is read."""
+    """The part of the socket interface that http.client uses. The connection closes the socket itself."""
 
     def __init__(self, inner: socket.socket, owner: _Connection) -> None:
         self._inner, self._owner = inner, owner
@@ -362,11 +362,11 @@ class _Socket:
             view = view[self._inner.send(view) :]
 
     def close(self) -> None:
-        """Do nothing; the owner closes the socket."""
+        """Do nothing, because the connection closes the socket itself."""
 
 
 class _Incoming(io.RawIOBase):
-    """The incoming bytes, subject to the owner's limits."""
+    """The bytes received from the socket, subject to the connection's limits."""
 
     def __init__(self, inner: socket.socket, limits: _Limits) -> None:
         super().__init__()

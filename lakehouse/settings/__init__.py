@@ -1,8 +1,8 @@
 """Settings from environment variables (`LAKEHOUSE_…`), an optional `lakehouse.toml`, and defaults.
 
-The environment overrides the file. `load_settings` reads the settings once, validates and freezes them, and
-refuses unknown keys. The broker and Redis default to the services that `lakehouse services up` runs under
-`home`, or else to the standard local ports.
+Environment variables override the file. `load_settings` reads the settings once, validates and freezes them,
+and refuses unknown keys. The broker and Redis default to the services that `lakehouse services up` runs under
+`home` or, if these are not running, to the standard local ports.
 """
 
 from lakehouse.settings.alerts import SECRET_PREFIX

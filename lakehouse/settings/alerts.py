@@ -17,7 +17,7 @@ _LEAST_SECRET = 24
 
 
 def _signing(secrets: SecretStr) -> SecretStr:
-    """Raise ValueError for a signing key that is too short or not in the Standard Webhooks format."""
+    """Raise ValueError if a signing key is too short or not in the Standard Webhooks format."""
     for one in secrets.get_secret_value().split():
         try:
             key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
@@ -36,7 +36,9 @@ class AlertsSettings(Section):
 
     rules: tuple[dict[str, Any], ...] | None = Field(
         default=None,
-        description="The alerting rules, each a table [[alerts.rules]]. Default: those in docs/alerts.md.",
+        description=(
+            "The alerting rules; each is a table [[alerts.rules]]. Default: the rules in docs/alerts.md."
+        ),
     )
     in_gold: dict[str, Any] | None = Field(
         default=None,
@@ -47,7 +49,10 @@ class AlertsSettings(Section):
     topic: str = Field(
         default="lakehouse-alerts",
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
-        description="Topic for alerts; `lakehouse alert` keeps its state in the topic NAME-state.",
+        description=(
+            "Kafka topic to which alerts are sent. `lakehouse alert` keeps its state in a second topic, "
+            "NAME-state."
+        ),
     )
     webhooks: tuple[Annotated[SecretStr, AfterValidator(of_web)], ...] = Field(
         default=(), description="Webhooks that receive alerts: https://[user:password@]host/…."
@@ -55,16 +60,21 @@ class AlertsSettings(Section):
     webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
         default=SecretStr(""),
         description=(
-            "Key that signs webhook requests: whsec_ followed by at least 24 bytes in base64. To rotate it, "
-            "set two keys, separated by a space."
+            "Key with which webhook requests are signed: whsec_ followed by at least 24 bytes in base64. To "
+            "rotate the key, set two keys, separated by a space."
         ),
     )
     webhook_ca: Path | None = Field(
-        default=None, description="PEM file with CA certificates for https webhooks. Default: the system's."
+        default=None,
+        description=(
+            "PEM file with the CA certificates of https webhooks. Default: the system's certificates."
+        ),
     )
     webhook_proxy: Annotated[SecretStr, AfterValidator(of_proxy)] = Field(
         default=SecretStr(""),
-        description="Proxy for webhooks, http://[user:password@]host:port. Default: https_proxy.",
+        description=(
+            "Proxy for webhooks: http://[user:password@]host:port. Default: the environment's https_proxy."
+        ),
     )
 
     @property

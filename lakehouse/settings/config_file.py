@@ -1,8 +1,8 @@
-"""The configuration file: its location, and the check that only the user can change it.
+"""Find and read the configuration file, and check that only the user can change it.
 
 LAKEHOUSE_CONFIG names the file. The default is `lakehouse.toml` in the working directory, or else in the
-user's home. The file decides which streams are imported, and thus which code runs. It also decides where
-passwords are sent. A file that another user can change is therefore refused.
+user's home. The file determines which streams are imported, and thus which code runs. It also determines
+where passwords are sent. A file that another user can change is therefore refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_config() -> tuple[Path, dict[str, Any]]:
             raise SettingsError(
                 f"refusing to use {path.absolute()}: {error}. A configuration file decides which code runs. "
                 "Make sure that only you can write to it and its directory (chown, chmod go-w), or set "
-                f"{CONFIG_VARIABLE} to a file of your own"
+                f"{CONFIG_VARIABLE} to a file that belongs to you"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise SettingsError(f"{path} could not be read: {error}") from None

@@ -28,7 +28,7 @@ _OF_KUBERNETES = re.compile(
 
 
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the environment's values, in sections as in the file, and the variable that set each key.
+    """Return the values that environment variables set, in sections as in the file, and each key's variable.
 
     Raises SettingsError for unknown variables, a table or list that is not JSON, a secret that is set by two
     variables, and a secret file that cannot be read.
@@ -48,13 +48,13 @@ def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 class _Model(Settings, BaseSettings):
-    """The settings, with the naming scheme of their variables: LAKEHOUSE_, the section and the key."""
+    """The settings, with the naming scheme for environment variables: LAKEHOUSE_, the section and the key."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="_", env_nested_max_split=1)
 
 
 class _Variables(EnvSettingsSource):
-    """A source that reads only the known variables. Its errors name the variable."""
+    """A settings source that reads only the known variables. Its errors name the variable."""
 
     def __init__(self) -> None:
         super().__init__(_Model)
@@ -69,7 +69,7 @@ class _Variables(EnvSettingsSource):
 
 
 def _given() -> Iterator[Key]:
-    """Yield the keys whose own variables are set, excluding variables that Kubernetes has set."""
+    """Yield the keys whose variables (without _FILE) are set, except variables that Kubernetes has set."""
     for key in all_keys().values():
         value = os.environ.get(key.variable)
         if value is not None and not _is_of_kubernetes(key.variable, value):

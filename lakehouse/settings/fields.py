@@ -31,7 +31,7 @@ def duration_s(given: object) -> int:
 
 
 def duration_or_never_s(given: object) -> int | None:
-    """Parse a duration into seconds. Return None for `never`."""
+    """Parse a duration into seconds, or `never` into None."""
     return None if given == "never" else duration_s(given)
 
 
@@ -67,7 +67,7 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 
 
 def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
-    """Return whether a field with this metadata is parsed by one of these functions."""
+    """Return whether one of these functions parses a field that has this metadata."""
     return any(isinstance(one, BeforeValidator) and one.func in readers for one in metadata)
 
 

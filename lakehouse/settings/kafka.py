@@ -22,7 +22,7 @@ class KafkaSettings(Section):
     )
     security_protocol: Protocol = Field(
         default="PLAINTEXT",
-        description="Whether connections to Kafka are encrypted (SSL) and authenticated (SASL).",
+        description="How connections to Kafka are encrypted (SSL) and authenticated (SASL).",
     )
     sasl_mechanism: Mechanism = Field(default="", description="SASL mechanism for authentication.")
     sasl_username: str = Field(default="", description="The Kafka user; with OAUTHBEARER, the client ID.")
@@ -34,10 +34,11 @@ class KafkaSettings(Section):
     )
     oauth_scope: str = Field(default="", description="Scope requested for OAUTHBEARER tokens.")
     ssl_ca: Path | None = Field(
-        default=None, description="PEM file with the brokers' CA certificates. Default: the system's."
+        default=None,
+        description="PEM file with the brokers' CA certificates. Default: the system's certificates.",
     )
     ssl_certificate: Path | None = Field(
-        default=None, description="PEM file with the client certificate for Kafka and its chain."
+        default=None, description="PEM file with the client certificate for Kafka and its certificate chain."
     )
     ssl_key: Path | None = Field(
         default=None, description="PEM file with the private key for ssl_certificate, in PKCS#8."

@@ -1,4 +1,4 @@
-"""The connection to a Kafka cluster, with the properties for each of the three clients.
+"""The connection to a Kafka cluster, and its properties for each of the three Kafka clients.
 
 The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
 keys may come from files. Each new client reads them again, so a changed file takes effect with the next
@@ -80,9 +80,9 @@ class KafkaAccess:
     """The brokers' addresses, and this application's credentials.
 
     `servers` is one or more host:port, separated by commas. `ca` contains the trusted CA certificates in PEM
-    (empty: the system's). `certificate` and `key` are this application's own; the key is in PKCS#8. For
-    OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
-    endpoint. `properties` contains properties from CLIENT_PROPERTIES, keyed by their Java names.
+    (empty: the system's certificates). `certificate` and `key` are this application's own; the key is in
+    PKCS#8. For OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the
+    token endpoint. `properties` contains properties from CLIENT_PROPERTIES, keyed by their Java names.
 
     `str` returns the servers; `repr` shows no secret.
     """
@@ -115,7 +115,7 @@ class KafkaAccess:
 
     @property
     def principal(self) -> str:
-        """The application's user as the broker sees it, for messages."""
+        """The user as which the broker sees this application, for messages."""
         if self.is_sasl:
             return f"User:{self.username}"
         return (
@@ -272,12 +272,12 @@ class KafkaAccess:
 
     @property
     def extensions(self) -> dict[str, str]:
-        """The SASL extensions sent with an OAuth token, such as Confluent Cloud's logicalCluster."""
+        """The SASL extensions to send with an OAuth token, such as logicalCluster for Confluent Cloud."""
         pairs = (one.partition("=") for one in self.properties.get(_EXTENSIONS, "").split(",") if one)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     def _jaas(self) -> str:
-        """Return the login module and its options in JAAS syntax."""
+        """Return the Java client's login module and options in JAAS syntax."""
         if self.mechanism == "OAUTHBEARER":
             options = {"clientId": self.username, "clientSecret": self.password.get_secret_value()}
             options |= {"scope": self.scope} if self.scope else {}

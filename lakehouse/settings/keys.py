@@ -1,4 +1,4 @@
-"""The settings' keys: their names in the file, in code and in the environment."""
+"""The keys of all settings, with their names in the file, in code and in the environment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def section_names() -> tuple[str, ...]:
 
 
 def variables() -> Mapping[str, Key]:
-    """Return the keys by variable, including the variables that name a file with a secret."""
+    """Return the keys, keyed by variable, including the variables that name a file containing a secret."""
     found = {key.variable: key for key in all_keys().values()}
     return found | {key.file_variable: key for key in all_keys().values() if key.is_secret}
 

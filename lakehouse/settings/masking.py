@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from lakehouse.settings.keys import Key
 
 URL_KEYS = frozenset({"redis.url", "postgres.url", "alerts.webhooks", "alerts.webhook_proxy"})
-"""The secrets that are URLs."""
+"""The keys of those secrets that are URLs."""
 MASK = "***"
 
 _URL = re.compile(r"(?P<scheme>[a-z0-9+]+://)((?P<user>[^/?#:]*)(?P<password>:[^/?#]*)?@)?(?P<rest>[^@]*)")
@@ -18,7 +18,7 @@ _HOST = re.compile(r"[^/?#]*")
 def masked(key: Key, secret: str) -> str:
     """Mask a secret. An empty secret remains empty.
 
-    In a URL, only passwords are masked, including those in its options. For a webhook, only the host is
+    In a URL, only passwords are masked, including passwords in its options. For a webhook, only the host is
     shown, because the path is often secret.
     """
     found = _URL.fullmatch(secret) if str(key) in URL_KEYS else None
@@ -29,7 +29,7 @@ def masked(key: Key, secret: str) -> str:
 
 
 def _rest(key: Key, rest: str) -> str:
-    """Return a URL's host, path and options, with secrets masked."""
+    """Return the host, path and options of a URL, with secrets masked."""
     if key.has_several:
         host = _HOST.match(rest)
         return rest if host is None or host[0] == rest else f"{host[0]}/{MASK}"

@@ -37,7 +37,7 @@ def _of_postgres(url: SecretStr) -> SecretStr:
 
 
 class RedisSettings(Section):
-    """The `redis` section: the URL, and how long rows stay."""
+    """The `redis` section: the URL, and how long rows stay in Redis."""
 
     url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),
@@ -99,8 +99,8 @@ class RunSettings(Section):
         ge=0,
         le=1,
         description=(
-            "Maximum share of records that silver may refuse, checked once there are 1,000 records. Above "
-            "it, a run warns, and a catch-up run exits with status 3. 1: no limit."
+            "Maximum fraction of records that silver may refuse, checked after 1,000 records. Above it, a "
+            "run warns, and a catch-up run also exits with status 3. 1: no limit."
         ),
     )
     log_format: Literal["text", "json"] = Field(
@@ -109,7 +109,7 @@ class RunSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """The `telemetry` section: where /metrics and /health are served, and when a stream is behind."""
+    """The `telemetry` section: where /metrics and /health are served, and when a stream counts as behind."""
 
     port: int = Field(
         default=-1,
@@ -268,7 +268,7 @@ class Settings(Section):
         return self.topics.get(default_name, default_name)
 
     def changed(self, update: Mapping[str, Any]) -> Self:
-        """Return a copy with some values replaced. `update` is keyed by names such as redis.ttl_s.
+        """Return a copy with some settings' values replaced. `update` is keyed by names such as redis.ttl_s.
 
         Values are not validated. Raises KeyError for an unknown name.
         """

@@ -30,7 +30,7 @@ _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings, and the origin of each set value: a variable, a file, or the local services."""
+    """The settings, and the origin of each value that is set: a variable, a file, or the local services."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -46,7 +46,7 @@ def load_settings() -> Settings:
 
 
 def read() -> Reading:
-    """Read the settings as `load_settings` does, and return them with their origins."""
+    """Read the settings as `load_settings` does, and return them with the origins of their values."""
     environment, of_variables = read_environment()
     path, given = read_config()
     _refuse_secrets(path, given)
@@ -73,7 +73,7 @@ def services_file(home: Path) -> Path:
 
 
 def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section's values. Keys such as sasl_password_file are replaced by the secrets in the files."""
+    """Return a section's values. Secrets from files replace keys such as sasl_password_file."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = all_keys().get(f"{section}.{name.removesuffix(FILE_SUFFIX.lower())}")
@@ -125,7 +125,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return connection settings for this home's local services, unless their address is already set."""
+    """Return settings to connect to the local services in `home` whose address is not set explicitly."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
@@ -160,7 +160,7 @@ def _running_services(home: Path) -> dict[str, _Running]:
 
 
 def _lookup(values: Mapping[str, Any], name: str) -> Any:
-    """Return a key's value in nested values, or None if it is not set."""
+    """Return the value of a key in nested values, or None if the key is not set."""
     section, _, key = name.rpartition(".")
     within = values.get(section) if section else values
     return within.get(key) if isinstance(within, Mapping) else None

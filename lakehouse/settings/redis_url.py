@@ -5,8 +5,8 @@
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]…/NAME[/DATABASE][?…]
 
 With rediss:// and rediss+sentinel://, connections use TLS. User, password, database and options apply to the
-primary, except sentinel_username and sentinel_password, which apply to the Sentinels. Both use the same TLS
-files.
+primary, except sentinel_username and sentinel_password, which apply to the Sentinels. The TLS files apply to
+both.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _UNREADABLE = "it is not a valid URL; in a password, write / ? # @ and % as %2F 
 class RedisUrl:
     """The parts of a Redis URL. `plain` is the whole URL for redis-py.
 
-    With Sentinels, `master` is their name for the primary, and `plain` contains everything except the
-    primary's address. `files` contains the paths of the TLS files, keyed by option.
+    With Sentinels, `master` is the name by which they know the primary, and `plain` contains everything
+    except the primary's address. `files` contains the paths of the TLS files, keyed by option.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -67,7 +67,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Parse a URL. Raises ValueError; its message quotes nothing that may be part of a password."""
+    """Parse a Redis URL. Raises ValueError with a message that quotes nothing that could be in a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
     # Keep only the first host: newer Python versions refuse an [IPv6 address] after other hosts.

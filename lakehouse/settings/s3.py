@@ -17,7 +17,9 @@ class S3Settings(Section):
     endpoint: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
         pattern=r"^(https?://[^/?#]+/?)?$",
-        description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
+        description=(
+            "URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL if set, else AWS itself."
+        ),
     )
     region: str = Field(
         default="", description="Region of the S3 store. Default: AWS_REGION; with an endpoint, us-east-1."

@@ -1,8 +1,8 @@
-"""Access to an S3 store, for both kinds of clients that read a lake.
+"""Access to an S3 store, for the two kinds of clients that lakehouse uses to read a lake.
 
 Hadoop's client in the JVM is configured by properties. deltalake and pyarrow, like other S3 tools, read AWS's
-environment variables. Each client looks up unset values through AWS's provider chain: variables, a
-credentials file, a web identity, or the machine's role.
+environment variables. Values that are not set come from AWS's provider chain: variables, a credentials file,
+a web identity, or the machine's role.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANY_REGION = "us-east-1"  # used for stores without regions, because every sign
 
 @dataclass(frozen=True)
 class S3Access:
-    """The store's address, its region, and the key that signs requests. Unset values are empty.
+    """The address and region of an S3 store, and the key that signs requests. Unset values are empty.
 
     The secret key may come from a file, which every new client reads again.
     """
@@ -59,7 +59,7 @@ class S3Access:
         )
 
     def for_environment(self) -> dict[str, str]:
-        """Return the variables for deltalake and pyarrow, including the secret key."""
+        """Return the environment variables for deltalake and pyarrow, including the secret key."""
         return _given(
             {
                 "AWS_ENDPOINT_URL": self.endpoint,

@@ -14,7 +14,7 @@ from lakehouse.settings.web import of_api
 
 
 class SchemaRegistrySettings(Section):
-    """The schema registry settings. `access` combines them into one value."""
+    """The schema registry settings. `access` combines these settings into one value."""
 
     url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
@@ -23,7 +23,8 @@ class SchemaRegistrySettings(Section):
     username: str = Field(default="", description="Schema registry user. Empty: no authentication.")
     password: SecretStr = Field(default=SecretStr(""), description="The schema registry user's password.")
     ca: Path | None = Field(
-        default=None, description="PEM file with the registry's CA certificates. Default: the system's."
+        default=None,
+        description="PEM file with the registry's CA certificates. Default: the system's certificates.",
     )
 
     @property

@@ -24,10 +24,10 @@ class SecretFile(SecretStr):
             raise SettingsError(f"{self._name}: {self._path} cannot be read: {error}") from None
 
     def __len__(self) -> int:
-        """Return the length of the file's text, so that an empty file counts as no secret."""
+        """Return the length of the text in the file, so that an empty file counts as no secret."""
         return len(self.get_secret_value())
 
 
 def secret_in(path: Path | None, name: str) -> SecretStr:
-    """Return the secret in a file, read on each use, or an empty secret for None. Errors mention `name`."""
+    """Return a secret that reads `path` on each use, or an empty one for None. Errors mention `name`."""
     return SecretStr("") if path is None else SecretFile(path, name)

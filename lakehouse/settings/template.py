@@ -1,4 +1,4 @@
-"""A lakehouse.toml in which every key is commented out, with its default or an example."""
+"""Generate a lakehouse.toml in which every key is commented out, with the key's default or an example."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDTH = 100
 
 
 def template() -> str:
-    """Return the text of the file: the top level first, then each section."""
+    """Return the text of the lakehouse.toml: the top level first, then each section."""
     return _HEAD + "".join(f"{line}\n" for line in _lines())
 
 

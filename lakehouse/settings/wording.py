@@ -85,12 +85,12 @@ def secret_in_file(key: Key, path: Path) -> str:
     """Return the message for a secret in the configuration file."""
     return (
         f"{key} in {path} is a secret, which must not be in the file: set {key.variable}, or "
-        f"{key.file_variable} to the path of a file with the secret"
+        f"{key.file_variable} to the path of a file containing the secret"
     )
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return the message for invalid values. Values that no variable sets come from the file `path`."""
+    """Return the message for invalid values. A value that no variable sets is from the file at `path`."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 
@@ -112,7 +112,7 @@ def _explain(item: Mapping[str, Any], path: Path) -> str:
 
 
 def _no(name: str, known: Iterable[str], where: str = "") -> str:
-    """Return an unknown name with its location, and similar known names."""
+    """Return text for an unknown name: where it was found, and similar known names."""
     prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
     near = nearest(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known])
     if not near:
@@ -121,7 +121,7 @@ def _no(name: str, known: Iterable[str], where: str = "") -> str:
 
 
 def _subject(key: Key, value: object, path: Path | None, within: Collection[int | str] = ()) -> str:
-    """Return a setting as it was given. Its value is omitted if it is secret or may contain a password."""
+    """Return a setting as it was given. A value that is secret or could contain a password is omitted."""
     place = "".join(f"[{printable(json.dumps(one))}]" for one in within)
     is_tree = isinstance(value, Mapping | list | tuple)
     text = json.dumps(value, default=str, ensure_ascii=False) if is_tree else str(value)
@@ -134,7 +134,7 @@ def _subject(key: Key, value: object, path: Path | None, within: Collection[int 
 
 
 def _expected(key: Key, within: Collection[int | str] = (), *, in_file: bool) -> str:
-    """Return the expected form of a setting, or of an element in it, with an example."""
+    """Return text for the form that is expected of a setting, or of an element of it, with an example."""
     kind, bounds = key.info.annotation, list(key.info.metadata)
     if within:
         kind = get_args(kind)[-1 if get_origin(kind) is dict else 0]
@@ -149,7 +149,7 @@ def _expected(key: Key, within: Collection[int | str] = (), *, in_file: bool) ->
 
 
 def _kind(kind: Any, bounds: list[Any], *, in_file: bool) -> str:
-    """Return a value's expected type and bounds."""
+    """Return text for a value's expected type and bounds, such as `a number from 0 to 1`."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(one or 'nothing' for one in get_args(kind))}"
     if kind is bool:
@@ -180,7 +180,7 @@ def _kind(kind: Any, bounds: list[Any], *, in_file: bool) -> str:
 
 
 def as_text(key: Key, value: Any) -> Any:
-    """Return a value as it is written in the file, with durations, sizes and times as text."""
+    """Return a value as written in the configuration file, with durations, sizes and times as text."""
     metadata = list(key.info.metadata)
     if str(key) == "maintenance.keep_rows":
         return {name: one if isinstance(one, str) else show_duration(one) for name, one in value.items()}
@@ -194,7 +194,7 @@ def as_text(key: Key, value: Any) -> Any:
 
 
 def _given(key: Key, value: Any, *, in_file: bool) -> str:
-    """Return a value as written in a file or variable, or an empty string if it is not a useful example."""
+    """Return a setting and its value as written in a file or variable, or an empty string if useless."""
     if isinstance(value, SecretStr) or value in (None, "", (), {}):
         return ""
     value = as_text(key, value)
@@ -206,7 +206,7 @@ def _given(key: Key, value: Any, *, in_file: bool) -> str:
 
 
 def in_toml(value: Any) -> str:
-    """Return a value in TOML."""
+    """Return a value in TOML syntax."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(key)} = {in_toml(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):

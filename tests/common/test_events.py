@@ -172,7 +172,7 @@ def test_of_more_than_can_wait_the_oldest_go_and_are_counted() -> None:
             note(Kind.START, str(number))
         await_(lambda: bool(write.messages))
 
-    lost = "3 events were lost: more than 3 were waiting, so the oldest were dropped"
+    lost = "3 events were lost: more than 3 were queued, so the oldest were dropped"
     assert write.messages == ["3", "4", "5", lost]
     assert write.batches[-1][-1].kind == "events_lost"
     assert write.batches[-1][-1].details == '{"events": 3}'

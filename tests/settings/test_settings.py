@@ -124,7 +124,7 @@ def test_a_file_that_somebody_else_may_change_is_refused(
     assert str(refused.value) == (
         f"refusing to use {path}: the owner is user 41002, but this process runs as root (0). A "
         "configuration file decides which code runs. Make sure that only you can write to it and its "
-        "directory (chown, chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
+        "directory (chown, chmod go-w), or set LAKEHOUSE_CONFIG to a file that belongs to you"
     )
 
 
@@ -768,7 +768,7 @@ def test_a_secret_in_the_file_is_refused_with_its_variable(
 
     assert str(refused.value) == (
         f"{key} in lakehouse.toml is a secret, which must not be in the file: set {variable}, or "
-        f"{variable}_FILE to the path of a file with the secret"
+        f"{variable}_FILE to the path of a file containing the secret"
     )
 
 
