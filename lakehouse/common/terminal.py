@@ -1,7 +1,7 @@
 """All output and log records pass through this module, which makes them printable.
 
-Any output may contain a record's key, a broker's error or a file name. Therefore no other module may create a
-console, echo text or format log records; ruff enforces this (`banned-api` in pyproject.toml).
+Any output might contain a record's key, a broker's error or a file name. Therefore no other module may create
+a console, echo text or format log records; ruff enforces this (`banned-api` in pyproject.toml).
 """
 
 from __future__ import annotations

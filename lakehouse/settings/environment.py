@@ -95,8 +95,8 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 def _from_file(key: Key, path: Path) -> Any:
     """Return a key's secret, which is read from the file on each use.
 
-    If the key has several secrets, return a tuple instead. The file is then read once, with one secret per
-    line.
+    For a key with several secrets, return a tuple instead. The file, with one secret per line, is then read
+    only once.
     """
     secret = SecretFile(path, key.file_variable)
     text = secret.get_secret_value()

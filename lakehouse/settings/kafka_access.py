@@ -1,7 +1,7 @@
 """The connection to a Kafka cluster, and its properties for each of the three Kafka clients.
 
 The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
-keys may come from files. Each new client reads them again, so a changed file takes effect with the next
+keys can come from files. Each new client reads these files again, so a change takes effect with the next
 client.
 """
 

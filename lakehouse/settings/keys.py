@@ -42,7 +42,7 @@ class Key:
 
     @property
     def is_secret(self) -> bool:
-        """True if the value is secret, or a URL that may contain a password."""
+        """True if the value is secret, or a URL that might contain a password."""
         return _has_secret(self.info.annotation)
 
     @property

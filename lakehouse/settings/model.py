@@ -126,12 +126,12 @@ class TelemetrySettings(Section):
         alias="lag_limit",
         ge=1,
         le=CENTURY_S,
-        description="How long a record may wait for a layer before its stream counts as behind.",
+        description="How long a record can wait for a layer before its stream counts as behind.",
     )
 
 
 class MaintenanceSettings(Section):
-    """The `maintenance` section: its schedule, file sizes and retention."""
+    """The `maintenance` section: the schedule, file sizes and retention."""
 
     every_s: DurationOrNever = Field(
         default=3600,

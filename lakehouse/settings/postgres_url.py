@@ -17,9 +17,9 @@ _URL = re.compile(
 
 
 def check_postgres_url(text: str) -> None:
-    """Raise ValueError for a URL that libpq would misread or refuse. The message quotes no part of it.
+    """Raise ValueError for a URL that libpq would misread or refuse. The message quotes no part of the URL.
 
-    libpq's own messages quote the misread part, which may be part of a password.
+    libpq's own messages quote the misread part, which could be part of a password.
     """
     if not text.startswith(("postgresql://", "postgres://")):
         raise ValueError("it must start with postgresql://")

@@ -39,7 +39,7 @@ class Reading:
 def load_settings() -> Settings:
     """Read the environment and the configuration file. Print the file's path on standard error.
 
-    Raises SettingsError for unknown keys and invalid values, naming each of them, and for a file that
+    Raises SettingsError for unknown keys and invalid values, which the message names, and for a file that
     `read_config` refuses.
     """
     return read().settings

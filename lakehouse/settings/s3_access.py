@@ -22,7 +22,7 @@ _ANY_REGION = "us-east-1"  # used for stores without regions, because every sign
 class S3Access:
     """The address and region of an S3 store, and the key that signs requests. Unset values are empty.
 
-    The secret key may come from a file, which every new client reads again.
+    The secret key can come from a file, which every new client reads again.
     """
 
     endpoint: str = ""

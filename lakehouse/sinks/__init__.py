@@ -1,7 +1,7 @@
 """Stores that gold rows are exported to. A custom sink imports its interface from here (docs/sinks.md).
 
 A change is the newest state of a gold row within a micro-batch of the change feed. A sink receives all
-changes in a micro-batch, and may receive the same micro-batch more than once. `lakehouse.sinks.registry`
+changes in a micro-batch, and can receive the same micro-batch more than once. `lakehouse.sinks.registry`
 lists the stores.
 """
 

@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class UnsentRow:
-    """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
+    """A state of a row that a topic or store refused: the row, the reason, and the size and limit in bytes.
 
     For a topic, `size_bytes` is the client's estimate for a batch with only this record: key and value in
     UTF-8, plus up to 95 bytes. The estimate exceeds the size that the broker measures by at most 20 bytes.

@@ -185,8 +185,8 @@ class Findings:
 class Audited:
     """The input for auditing a store: a gold table, and the version up to which it has been sent.
 
-    `now` is in UTC. `rows_at` returns the table's rows at a version. It may read the latest version that has
-    the same rows instead.
+    `now` is in UTC. `rows_at` returns the table's rows at a version, or at the latest version that has the
+    same rows.
     """
 
     exported: Exported

@@ -63,7 +63,7 @@ class Files(ABC):
 
     @abstractmethod
     def find(self, name: str) -> Found | None:
-        """Return a file, or None if it does not exist."""
+        """Return the file with this name, or None if it does not exist."""
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
@@ -102,7 +102,7 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory in an object store, or an empty list if it does not exist.
+    """Return every file below a directory in an object store; none if the directory does not exist.
 
     Returns None for other file systems, such as HDFS, because pyarrow might be unable to access them.
     """

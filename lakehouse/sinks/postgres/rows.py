@@ -336,7 +336,7 @@ class ToPostgres:
         return answer is not None and bool(answer[0])
 
     def _is_ready(self) -> bool:
-        """Return whether the connection can begin a transaction; the server may have closed it."""
+        """Return whether the connection can begin a transaction, because the server might have closed it."""
         connection = self._connection
         if connection is None:
             return False

@@ -95,7 +95,7 @@ class Sql:
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
     def receive_one(self) -> sql.Composed:
-        """Copy one of the table's rows into the temporary table, unless other sessions lock all of them."""
+        """Copy one row of the table into the temporary table, or no row if other sessions lock all rows."""
         return sql.SQL("INSERT INTO {} SELECT {}, _version FROM {} LIMIT 1 FOR UPDATE SKIP LOCKED").format(
             self._incoming, self._names(self.columns), self._place
         )
@@ -154,7 +154,7 @@ class Sql:
         """Return the rows that differ from the copied rows.
 
         Each result contains the key, whether the row was copied, the existing row, and the total number of
-        differences. Rows copied with `_is_gone` are not exported in their current state, so the table may
+        differences. Rows copied with `_is_gone` are not exported in their current state, so the table can
         contain them in any state.
         """
         first = sql.Identifier(self._keys[0])

@@ -196,7 +196,7 @@ def doubts_of_redis(url: str) -> list[str]:
 
 
 def told(client: redis.Redis) -> Mapping[str, Any]:
-    """Return the server's INFO, or an empty mapping if the user may not run INFO."""
+    """Return the server's INFO, or an empty mapping if the user is not allowed to run INFO."""
     try:
         found: Mapping[str, Any] = client.info()
     except NoPermissionError:

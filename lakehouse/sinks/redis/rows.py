@@ -74,11 +74,11 @@ class RedisSink:
 
     The key `lakehouse:<table>:filled` marks a server that contains all expected rows. Its value consists of
     the server's run id, the version of the key layout, the number of keys evicted before the fill, the time
-    to live, and the generation. If the key is missing or has a different value, rows may have been lost. The
-    key expires like the rows, so a Redis that evicts only expiring keys may also evict it.
+    to live, and the generation. If the key is missing or has a different value, rows might have been lost.
+    The key expires like the rows, so a Redis that evicts only expiring keys can also evict this key.
 
     If the key has a newer generation, a newer lake fills the same keys. This lake then writes nothing,
-    because its rows would be held back or mixed with the other lake's, and lets the key expire.
+    because its rows would be held back or mixed with the other lake's rows. It does not renew the key.
     """
 
     def __init__(

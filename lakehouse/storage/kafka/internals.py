@@ -24,8 +24,8 @@ _DELETE_HORIZON = 0x40  # set in a compacted batch, where it changes the meaning
 class HeaderConsumer(Consumer):
     """A consumer that can also read the timestamp in a record batch's header.
 
-    A batch's records may be compressed a thousand to one, but its header is never compressed, so reading the
-    header requires no codec. The whole batch is fetched, but the topic limits its size.
+    The records in a batch can be compressed a thousand to one, but the header is never compressed, so reading
+    the header requires no codec. The whole batch is fetched, but the topic limits its size.
     """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:

@@ -156,7 +156,7 @@ def _named(right: Right) -> str:
 def _allowed(future: Any) -> Collection[AclOperation] | None:
     """Return the operations allowed on a resource, or None if the resource does not exist.
 
-    The result is empty if the user may not describe the resource.
+    The result is empty if the user has no permission to describe the resource.
     """
     try:
         return future.result().authorized_operations or ()

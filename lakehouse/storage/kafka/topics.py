@@ -40,7 +40,7 @@ def create_topics(
     limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
     than a century in the past or more than a day in the future.
 
-    An existing topic is left unchanged, whatever its number of partitions. Several processes may call this
+    An existing topic is left unchanged, whatever its number of partitions. Several processes can call this
     function at the same time. If the broker refuses a topic, the remaining topics are still created.
     Afterwards, this function raises ServiceError, or AccessDeniedError if a permission is missing.
     """
@@ -156,7 +156,8 @@ class Topic:
 def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
     """Return the broker's description of a topic, or None if the topic does not exist.
 
-    Raises ServiceError if the broker does not answer, or AccessDeniedError if the topic may not be described.
+    Raises ServiceError if the broker does not answer, or AccessDeniedError if describing the topic is not
+    permitted.
     """
     with administering(access) as admin:
         found = _described(admin, access, name)

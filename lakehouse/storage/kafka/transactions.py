@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send. If `partition` is None, it is chosen by key, or arbitrarily if there is no key."""
+    """A record to send. If `partition` is None, the key (if any) determines the partition."""
 
     topic: str
     key: bytes | None

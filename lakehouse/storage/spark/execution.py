@@ -1,4 +1,4 @@
-"""Choose a step's execution mode by its number of rows.
+"""Choose the mode in which Spark executes a step, by the number of rows.
 
 Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. It also shuffles
 the rows, and replans the query between stages. In a micro-batch, this overhead is most of the cost. Each step
@@ -44,13 +44,13 @@ class Amount(IntEnum):
 
 
 def amount_of(*, rows: int = 0, size_bytes: int = 0) -> Amount:
-    """Return the cheapest mode for this many rows, in files of this size."""
+    """Return the cheapest mode for this number of rows, or for input files of this size."""
     most = max(rows, size_bytes // BYTES_A_ROW)
     return Amount.FEW if most <= FEW_ROWS else Amount.SOME if most <= SOME_ROWS else Amount.MANY
 
 
 def size_of(rows: DataFrame) -> int:
-    """Return the size in bytes of a micro-batch's files, or a huge number if it is unknown."""
+    """Return the estimated size of a micro-batch's files in bytes, or a huge number if it is unknown."""
     return internals.estimated_bytes(rows)
 
 

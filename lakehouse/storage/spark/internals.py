@@ -49,7 +49,7 @@ def remember_names() -> None:
     """Make py4j resolve the name of each package, class and static method only once.
 
     PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name costs a call,
-    and the JVM may search every jar to answer it. A name's meaning does not change while the JVM runs.
+    for which the JVM might search every jar. A name's meaning does not change while the JVM runs.
     """
     for owner in (JVMView, JavaPackage, JavaClass):
         if not hasattr(owner.__getattr__, "__wrapped__"):
@@ -68,7 +68,7 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Return whether Python can call a session's JVM. With Spark Connect, it cannot."""
+    """Return whether Python can call a session's JVM, which it cannot with Spark Connect."""
     return hasattr(spark, "_jvm")
 
 
@@ -305,8 +305,8 @@ def is_stopped(spark: SparkSession) -> bool:
 def launch(options: Mapping[str, str], user: str | None) -> None:
     """Start Spark's JVM with a session's options. `user` is a name for a user without one, or else None.
 
-    Hadoop looks up the user's name before it opens a file, and fails if there is none. The name must
-    therefore be set before Spark gets its jars.
+    Hadoop looks up the user's name before it opens a file, and fails if there is no name. The name must
+    therefore be set before Spark opens its jars.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:
@@ -351,7 +351,7 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 @contextmanager
 def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` if the JVM receives one of the signals, such as `TERM`. Its own handlers remain disabled.
+    """Call `handle` if the JVM receives one of the signals, such as `TERM`. JVM handlers stay disabled.
 
     A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
     the gateway's token.

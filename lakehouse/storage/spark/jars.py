@@ -46,7 +46,7 @@ def share_directory() -> Path:
 
 
 def jars_directory() -> Path:
-    """Return the jars' directory. Each configuration has a subdirectory, which may be empty or missing."""
+    """Return the jars' directory. Each configuration has a subdirectory, which can be empty or missing."""
     return share_directory() / "jars"
 
 

@@ -93,6 +93,6 @@ def user() -> pwd.struct_passwd | None:
 
 
 def has_home() -> bool:
-    """Return whether this user has a home directory that a JVM may write to."""
+    """Return whether this user has a home directory to which a JVM can write."""
     known = user()
     return known is not None and os.access(known.pw_dir, os.W_OK | os.X_OK)

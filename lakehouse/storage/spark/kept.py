@@ -15,7 +15,7 @@ from lakehouse.storage.spark import internals
 
 
 class Kept:
-    """A row function whose plan is kept for later rows with the same schema and settings.
+    """A row function with a plan that is cached and used again for rows with the same schema and settings.
 
     The function adds, changes and selects columns. It must not depend on anything else that changes, so a
     value that differs between micro-batches must be passed as a column. Spark plans the function for each

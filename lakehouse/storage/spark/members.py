@@ -1,4 +1,4 @@
-"""The members of Spark and py4j that `lakehouse.storage.spark.internals` uses; an upgrade may remove them.
+"""The members of Spark and py4j that `lakehouse.storage.spark.internals` uses. An upgrade could remove them.
 
 tests/storage/spark/test_internals.py checks that every member exists in the JVM or in PySpark.
 """

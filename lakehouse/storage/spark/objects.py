@@ -60,13 +60,14 @@ _WHY = "reading of a small object"
 
 
 class ReadOnlyError(Exception):
-    """The application may not write to this location."""
+    """The application is not allowed to write to this location."""
 
 
 def create(spark: SparkSession, path: str, text: str) -> bool:
     """Create an object with a conditional write, and return false if it already exists.
 
-    Raises ReadOnlyError if this application may not write there, and Py4JJavaError for other failures.
+    Raises ReadOnlyError if this application is not allowed to write there, and Py4JJavaError for other
+    failures.
     """
     try:
         conf = internals.hadoop_configuration(spark)

@@ -73,7 +73,7 @@ def _no_room(error: BaseException) -> str | None:
 
 
 def are_files_gone(error: BaseException) -> bool:
-    """Return whether the error was caused by missing files of earlier versions. VACUUM removes such files."""
+    """Return whether the error was caused by missing files of earlier versions, which VACUUM removes."""
     return any(sign in str(error) for sign in _FILES_GONE)
 
 

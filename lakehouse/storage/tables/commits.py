@@ -1,4 +1,4 @@
-"""One commit to a Delta table, from its reads to its writes.
+"""A commit to a Delta table, including the reads on which the writes depend.
 
 To find out whether a transaction was already written, Delta's DataFrame writer and MERGE replay the log in
 Spark jobs, although the version's checksum file already lists the transactions. This module builds the same
@@ -131,7 +131,7 @@ class Commit:
                 )
 
     def expect_settings(self, settings: Mapping[str, str]) -> None:
-        """Raise PositionError unless the table's rows are built with these settings (`pinned_settings`).
+        """Raise PositionError unless the table's rows were built with these settings (`pinned_settings`).
 
         A later change to the settings conflicts with the commit.
         """
@@ -230,7 +230,7 @@ class Commit:
     def set_properties(self, values: Mapping[str, str | None]) -> int:
         """Set the table's properties, remove properties whose value is None, and return the new version.
 
-        This call publishes the commit, which conflicts with every other change to properties or the schema.
+        This method commits. The commit conflicts with every other change to the properties or the schema.
         """
         standing = properties_of(self.snapshot)
         kept = {name: value for name, value in {**standing, **values}.items() if value is not None}

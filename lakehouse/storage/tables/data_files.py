@@ -107,7 +107,7 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
 
 
 def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
-    """Read the files from the version's checksum, or from the log if the checksum does not list them."""
+    """Read a version's files from its checksum, or from the log if the checksum does not list the files."""
     noted = _noted(spark, path, version)
     if noted is None:
         files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))

@@ -1,4 +1,4 @@
-"""Delta's private members that `lakehouse.storage.tables.delta_internals` uses; an upgrade may remove them.
+"""Delta's private members that `lakehouse.storage.tables.delta_internals` uses. An upgrade could remove them.
 
 tests/storage/spark/test_internals.py checks each of them in the JVM.
 """

@@ -1,11 +1,11 @@
 """Use deltalake to create, append to and read tables in any process, without Spark or its JVM.
 
 Use this only for tables that no micro-batch writes to, because it supports neither transactions nor leases.
-Several processes may append concurrently: deltalake creates a commit's file only if it does not exist yet,
-and otherwise tries the next version.
+Several processes can append concurrently: deltalake creates a commit's file only if that file does not exist
+yet, and otherwise tries the next version.
 
 pyarrow writes and reads the files in the calling thread. `write_deltalake` and `QueryBuilder` would panic if
-a directory's name contained a bracket. `DeltaTable.to_pyarrow_table` would leave threads behind, which may
+a directory's name contained a bracket. `DeltaTable.to_pyarrow_table` would leave threads behind, which could
 abort the process at exit.
 """
 

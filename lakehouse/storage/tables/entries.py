@@ -131,8 +131,8 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
     """Parse an entry's text. Raises ValueError if the text is empty, incomplete or invalid.
 
     Raises TableError if an action names a file outside `table`, the table's path. Only a line feed ends a
-    line, because names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers
-    include every kind as a key in each action, with null for all but one.
+    line, because names can contain U+2028 and other characters at which `str.splitlines` splits. Some writers
+    include the keys of all kinds in each action, with null for all kinds but one.
     """
     lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not lines or not all(isinstance(line, dict) for line in lines):

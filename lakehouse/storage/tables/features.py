@@ -1,4 +1,4 @@
-"""The Delta table features that this code supports; a table with any other feature is refused.
+"""The Delta table features that lakehouse supports. A table with any other feature is refused.
 
 A feature changes the meaning of a log or a data file. lakehouse's commits, its readers of log entries and its
 readers without a JVM support the features below; tests/storage/tables/test_features.py tests each feature.
@@ -45,7 +45,7 @@ The following features are not supported:
 - catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
 - columnMapping, and therefore icebergCompat: files and statistics use different column names.
 - deletionVectors, vacuumProtocolCheck: deltalake cannot read the table, so it cannot be served.
-- identityColumns: untested; our commits may assign wrong numbers.
+- identityColumns: untested; lakehouse's commits might assign wrong numbers.
 - rowTracking: a merge would give rewritten rows new ids.
 - v2Checkpoint: the log's reader without a JVM cannot read these checkpoints.
 """

@@ -1,8 +1,8 @@
 """Check that a table's log refers only to files in the table's directory. All log readers use this. No I/O.
 
-Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
-Such paths could make a reader open any file that its process can access. This project never writes such
-paths, so a table that contains one is refused.
+Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path can contain `..`.
+Such a path could make a reader open any file that the process can access. lakehouse never writes such paths,
+so a table that contains one is refused.
 """
 
 from __future__ import annotations

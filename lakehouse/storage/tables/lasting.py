@@ -1,6 +1,6 @@
-"""Make commits to tables on this machine's disks survive a power failure.
+"""Ensure that commits to tables on this machine's disks survive a power failure.
 
-Neither Spark nor Delta calls fsync. After a power failure, a file that they had just written may be empty,
+Neither Spark nor Delta calls fsync. After a power failure, a file that was written just before can be empty,
 and Spark treats an empty commit as a commit without actions. A writer therefore syncs a commit and its files
 to the disk (`keep`) before anything builds on the commit.
 
@@ -178,7 +178,7 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
 
 
 def _check_noted(file: Path) -> None:
-    """Remove the newest version's checksum if it is incomplete; otherwise Delta would count from zero."""
+    """Remove the newest version's checksum if incomplete, because Delta would start its totals at zero."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

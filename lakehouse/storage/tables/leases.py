@@ -7,9 +7,10 @@ renews the term while it is alive. Renewing takes no commit, because a commit wo
 own writes. If two processes take a lease at the same time, the second commit conflicts. The second process
 then retries and finds the first lease.
 
-If the holder is killed, its lease expires, and the next process that writes removes it. The holder may only
-have paused, so each of its commits requires that the table still names it. A holder whose clock is slow by
-more than a term (`terms`) loses its lease in the same way, because the lease seems to have expired.
+If the holder is killed, its lease expires, and the next process that writes removes the lease. A holder might
+only have been paused, so each of its commits requires that the table still names it as the holder. A holder
+whose clock is slow by more than a term (`terms`) loses its lease in the same way, because the lease seems to
+have expired.
 
 Parts of a table, such as the dead letters of one source, have their own leases,
 `lakehouse.lease.<part>.<holder>`. No query waits for these leases.

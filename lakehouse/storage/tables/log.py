@@ -63,9 +63,8 @@ discarded at the end of the block.
 def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
-    Commits by this process are visible in the meantime, but commits by other processes are not. In an object
-    store, each check takes two requests, and a step would repeat the checks many times while choosing its
-    rows.
+    During the block, this process sees its own commits, but not those of other processes. In an object store,
+    each check takes two requests, and a step would repeat the checks many times while choosing its rows.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -92,10 +91,10 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snap
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
     """Return the newest snapshot without listing the log, or None if the log must be listed.
 
-    Versions have no gaps. The known snapshot is therefore the newest if its commit file is unchanged and the
-    next commit file is missing. Commits from other processes are added to the snapshot one by one. Delta
-    would instead list the whole directory, which also finds newer checkpoints. A listing is needed once a
-    checkpoint is due; otherwise the snapshot would contain every commit since its own checkpoint.
+    Version numbers have no gaps. The known snapshot is therefore the newest if its commit file is unchanged
+    and the next commit file is missing. Commits from other processes are added to the snapshot one by one.
+    Delta would instead list the whole directory, which also finds newer checkpoints. The log must be listed
+    once a checkpoint is due; otherwise the snapshot would contain every commit since its last checkpoint.
     """
     known = delta.known_snapshot(log)
     version = newest = delta.version_of(known)
@@ -225,7 +224,7 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
-    """Return a table's schema from its log, with the columns' comments."""
+    """Return a table's schema from its log, including column comments."""
     return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
 
 

@@ -1,4 +1,4 @@
-"""Create tables, evolve them to the declared schema, or refuse them.
+"""Create tables, evolve existing tables to the declared schema, and refuse tables that cannot be used.
 
 A setting that a table's rows depend on is stored as a table property, `lakehouse.<setting>`, which only a
 rebuild changes. A process with a different setting is refused when it starts to read or write the table, and
@@ -66,7 +66,7 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
 
 
 def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
-    """Return whether a table's rows were built with different settings, or its rebuild has not ended."""
+    """Return whether a table's rows were built with different settings, or a rebuild of it is unfinished."""
     return any(found.get(FIXED_PREFIX + name) != value for name, value in spec.pinned_settings.items())
 
 

@@ -130,7 +130,7 @@ def _reach_of_text(text: str) -> tuple[Value, Value]:
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
-    """Return the fewest sorted spans that cover the same values. Overlapping spans are merged."""
+    """Merge overlapping spans, and return the resulting spans, sorted."""
     found: list[tuple[T, T]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1]:

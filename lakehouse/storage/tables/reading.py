@@ -178,7 +178,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
 
 
 def readable_since(spark: SparkSession, path: str, since: datetime) -> datetime:
-    """Return the earliest time (UTC), at or after `since`, from which the change feed still has all files."""
+    """Return the earliest time (UTC), not before `since`, from which the change feed is complete."""
     first = gone = _first_since(spark, path, since)
     end = version_of(spark, path) + 1
     whole = end

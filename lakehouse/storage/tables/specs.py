@@ -131,7 +131,7 @@ class Why(StrEnum):
 
     @classmethod
     def of(cls, noted: object) -> Why | None:
-        """Return the reason in a commit's `userMetadata`, or None if it contains none of these."""
+        """Return the reason in a commit's `userMetadata`, or None if it is not one of these reasons."""
         text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
         return next((why for why in cls if why.value == text), None)
 
@@ -159,7 +159,7 @@ def path_of(lake: str, layer: str, name: str) -> str:
 
 
 def from_micros(micros: int) -> datetime:
-    """Return the UTC time this many microseconds after the epoch, without rounding."""
+    """Return the time (UTC) that is this number of microseconds after the epoch, without rounding."""
     return EPOCH + _MICROSECOND * micros
 
 

@@ -2,7 +2,7 @@
 
 The holder renews its term while it is running. If it is killed, the term expires.
 
-Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
+Clocks can differ, and a term's end is a time on the holder's clock. A process that checks repeatedly
 therefore uses its own monotonic clock. If a term changes, its holder is alive and has renewed it. If a term
 remains unchanged for its full length, it has expired. Thus, a clock that is fast or was set back does not
 make a process wait longer. Only the first check uses the wall clock.
@@ -33,7 +33,7 @@ on_forget(_noted.clear)
 
 @dataclass(frozen=True)
 class _Seen:
-    """A holder's terms, the monotonic time of their last change, and whether they ever changed."""
+    """The terms of a holder, when they last changed (monotonic time), and whether they ever changed."""
 
     terms_ms: frozenset[int]
     since: float

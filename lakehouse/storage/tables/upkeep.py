@@ -62,7 +62,7 @@ def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
 
 
 def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
-    """Return the expected size in bytes of this many rows of the table, at least 1 MiB."""
+    """Return the expected size in bytes of this number of the table's rows, but at least 1 MiB."""
     files = files_of(spark, path, snapshot(spark, path)).by_name.values()
     counted = [(file.size_bytes, file.rows) for file in files if file.rows]
     there = sum(count for _, count in counted)

@@ -1,4 +1,4 @@
-"""Append to tables and merge into them. Each write happens at most once, and is retried after a conflict."""
+"""Append rows to tables and merge rows into them, at most once. A write is retried after a conflict."""
 
 from __future__ import annotations
 
