@@ -1,8 +1,8 @@
 """A run's output: readable text lines, or JSON lines for log collectors.
 
-Each JSON line contains `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's
-line also contains stream, layer, table, batch (the version written or sent, or null for clock-driven work),
-rows, written and seconds.
+Each JSON line contains `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A line about a
+micro-batch also contains stream, layer, table, batch (the table version that was written or sent, or null for
+clock-driven work), rows, written and seconds.
 
 A live run on a terminal instead redraws one line per stream, with notices above:
 
@@ -61,7 +61,7 @@ class Lines(Watch, ABC):
         """Report a finished micro-batch."""
 
     def wait(self, what: str | None) -> None:
-        """Report what the run is waiting for before its first micro-batches; None if it is not waiting."""
+        """Report what the run is waiting for before its first micro-batches, or None if it is not waiting."""
         if what is not None:
             self.say(what)
 
@@ -69,9 +69,10 @@ class Lines(Watch, ABC):
     def following(
         self, stream_of: Mapping[str, str], look: Callable[[], Observation]
     ) -> AbstractContextManager[None]:
-        """Return a context in which micro-batches and the streams' state are reported.
+        """Return a context manager during which micro-batches and the streams' state are reported.
 
-        `stream_of` contains each query's stream, keyed by query name. `look` returns the streams' state.
+        `stream_of` maps each query's name to its stream's name. `look` returns the current state of all
+        streams.
         """
 
 
@@ -79,7 +80,7 @@ class Lines(Watch, ABC):
 def shown_lines(
     streams: Sequence[str], layers: Sequence[LayerName], settings: Settings, trigger: str
 ) -> Iterator[Lines]:
-    """Yield the output of a run, and show it during the block. `streams` are the names of its streams."""
+    """Yield the output of a run of these streams, and show it during the block."""
     console = Console()
     if settings.run.log_format == "json":
         yield JsonLines(lambda line: print(f"{line}\n", end="", file=console.file, flush=True))
@@ -114,7 +115,7 @@ class TextLines(Lines):
         stream_of: Mapping[str, str],  # noqa: ARG002
         look: Callable[[], Observation],  # noqa: ARG002
     ) -> AbstractContextManager[None]:
-        """Return a context that does nothing, because the lines contain no state."""
+        """Return a context manager that does nothing, because text lines do not show the streams' state."""
         return nullcontext()
 
 
@@ -130,7 +131,7 @@ class JsonLines(Lines):
         stream_of: Mapping[str, str],
         look: Callable[[], Observation],  # noqa: ARG002
     ) -> AbstractContextManager[None]:
-        """Include the stream in each micro-batch's line. The lines contain no state."""
+        """Add the stream's name to each line about a micro-batch. The streams' state is not reported."""
         self._stream_of = stream_of
         return nullcontext()
 
@@ -174,7 +175,7 @@ _NARROW = 100  # below this width, the time since the last write is omitted
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: its duration and its monotonic end time, in seconds."""
+    """A layer's last micro-batch with rows: its duration, and its end on the monotonic clock, in seconds."""
 
     took_s: float
     at: float
@@ -227,7 +228,7 @@ class LiveLines(TextLines):
                 live.transient = not self._started
 
     def wait(self, what: str | None) -> None:
-        """Show what the run is waiting for below the lines; None if it is not waiting, such as on standby."""
+        """Show below the streams' lines what the run is waiting for. None means that it is not waiting."""
         with self._lock:
             self._waits_for = None if what is None else (what, self._clock())
             if what is None:
@@ -295,7 +296,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {told_s(now - written.at)} ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the landing rate in records/s since the first micro-batch of the last half minute."""
+        """Return the records landed per second since the first micro-batch of the last half minute."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()
@@ -307,7 +308,7 @@ class LiveLines(TextLines):
 
 @contextmanager
 def _leaving_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit with its usual status, 143, so that the cursor is shown again.
+    """Turn SIGTERM into SystemExit with the usual exit status 143, so that the terminal's cursor is restored.
 
     Once Spark has started, the run's own handler takes precedence.
     """

@@ -104,7 +104,7 @@ def run_layers(
             log_file=log_file,
             on_notice=unraised(lines.notice),
             gate=_gate(lake, gated_by, settings, lines.notice) if gated_by else None,
-            at_once=2 if brief else 1,  # one step plans while another step reads or writes
+            at_once=2 if brief else 1,  # one step can plan while another reads or writes
             upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
 
@@ -151,7 +151,7 @@ def run_layers(
 def _connect(
     settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream], lines: Lines
 ) -> list[str]:
-    """Check the services that the layers need; return the missing permissions (`require_services`)."""
+    """Check the services that the layers need, and return the missing permissions (`require_services`)."""
     if labels := labels_of_services(settings, layers, streams):
         lines.wait(f"connecting to {', '.join(labels)}")
     return require_services(settings, layers, streams)
@@ -165,10 +165,10 @@ def _warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: St
 
 
 def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
-    """Report the run's refused records, and how the run ended.
+    """Report which records the run refused, and how it ended.
 
-    With `may_refuse`, raises RefusedError if the run has caught up and refused more records than the settings
-    allow.
+    With `may_refuse`, raises RefusedError if the run has caught up but refused more records than allowed by
+    the settings.
     """
     too_much = []
     for stream, one in refusals.ended():
@@ -190,12 +190,12 @@ def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -
         raise SettingsError(f"--standby is for live runs: omit it with --trigger {trigger}")
     if options.skip and not {"bronze", "silver"} & set(layers):
         raise SettingsError(
-            "--skip applies to records that bronze reads or silver judges: use it with one of these layers, "
-            "or with all layers"
+            "--skip applies to records that bronze reads or silver validates: use it with one of these "
+            "layers, or with all layers"
         )
     if options.is_backfill and "silver" not in layers:
         raise SettingsError(
-            "--backfill changes how silver judges records: use it with silver, or with all layers"
+            "--backfill changes how silver validates records: use it with silver, or with all layers"
         )
 
 
@@ -203,9 +203,9 @@ def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, observer: Observer, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics, and the port that serves them (None if telemetry is off).
+    """Serve the run's metrics during the block. Yield the metrics, and the port (None if telemetry is off).
 
-    The port also serves metrics about the streams' backlog and the evaluation of alerts.
+    The port also serves metrics about the streams' backlogs, and about whether alerts are evaluated.
     """
     metrics, port = DriverMetrics(streams, labels(settings)), settings.telemetry.port
     if port < 0:

@@ -1,6 +1,7 @@
-"""Determine from the beat in the state topic whether any process evaluates the alert rules.
+"""Determine whether any process evaluates the alert rules.
 
-If no process evaluates them, an empty list of alerts does not mean that all is well.
+The beat in the state topic contains the time of the last evaluation. If no process evaluates the rules, an
+empty list of alerts does not mean that all is well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EVERY_S = 20.0
 
 
 def unwatched(beat: Beat | None, now: datetime) -> str | None:
-    """Return a message if the last beat (None if there was none) is too old, or None otherwise."""
+    """Return a warning if `beat` is missing or too old, or None if it is recent."""
     if beat is not None and beat.is_fresh(now):
         return None
     last = "" if beat is None else f"; the last evaluation was at {beat.at:%F %T} UTC"
@@ -34,7 +35,7 @@ def unwatched(beat: Beat | None, now: datetime) -> str | None:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Whether the rules are evaluated (None if unknown), and the reason if they are not, or if it is unknown.
+    """Whether a process evaluates the alert rules (None if unknown), and the reason unless it does.
 
     While the broker is unreachable, the reason is None, because the observation already contains it.
     """
@@ -44,7 +45,7 @@ class Evaluated:
 
 
 class Beats:
-    """The beat in the state topic of `topic`, read at most every 20 s. Thread-safe."""
+    """A reader of the beat for the alert topic `topic`. It reads at most every 20 s. Thread-safe."""
 
     def __init__(
         self, access: KafkaAccess, topic: str, *, clock: Callable[[], float] = time.monotonic
@@ -57,7 +58,7 @@ class Beats:
         self._found: Beat | ServiceError | None = None
 
     def at(self, seen: Observation) -> Evaluated:
-        """Return whether the rules were evaluated at the time of an observation.
+        """Return whether a process was evaluating the rules at the time of an observation.
 
         The topic is not read if the observation says that the broker is unreachable.
         """
@@ -83,7 +84,7 @@ class Beats:
 
 
 class BeatCollector(Collector):
-    """A collector that reports whether the rules were evaluated at the time of `look`'s observation."""
+    """A Prometheus collector that reports whether the rules were being evaluated at the last observation."""
 
     def __init__(self, beats: Beats, look: Callable[[], Observation]) -> None:
         self._beats = beats
@@ -94,7 +95,7 @@ class BeatCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric. It has no sample if the answer is unknown."""
+        """Yield the metric. If it is unknown whether the rules are evaluated, the metric has no sample."""
         family = GaugeMetricFamily(
             "lakehouse_alerts_evaluated", "Whether a process evaluates the alert rules."
         )

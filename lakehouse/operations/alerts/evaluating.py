@@ -36,7 +36,7 @@ Key = tuple[str, Labels]
 
 
 class AlertStatus(StrEnum):
-    """A notification's status: its alert is firing, or has resolved."""
+    """Whether a notification says that its alert is firing or that it has resolved."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -44,7 +44,10 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels. `is_so` says whether the condition holds (None if unknown)."""
+    """The result of evaluating a rule for one set of labels.
+
+    `is_so` says whether the rule's condition holds, or is None if this is unknown.
+    """
 
     labels: Labels
     is_so: bool | None
@@ -96,7 +99,7 @@ class Notification:
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state at `now` and the notifications, with resolved alerts first.
+    """Return the alerts at `now`, keyed by identity, and the notifications to send, resolved alerts first.
 
     `judged` contains each rule's results, keyed by rule name, or None if the rule's data is unavailable. If
     the clock is set back, no alert fires early.

@@ -1,6 +1,6 @@
-"""The facts that rules are evaluated against, and each rule's evaluation. No I/O.
+"""Evaluate alerting rules against facts about the streams. No I/O.
 
-None means that a value is unknown. Values that are known not to exist are omitted.
+A fact that is unknown is None. A fact that is known not to exist is omitted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """The value of a statistic for one service and minute. The minute began at `start` (UTC)."""
+    """The value of a metric's statistic for one service in the minute that began at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """The numbers of a stream's landed records and new dead letters in a period."""
+    """How many records of a stream landed in a period, and how many became dead letters."""
 
     records: int
     letters: int
@@ -70,7 +70,10 @@ def step(
     now: datetime,
     warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state at `now` and the notifications. `warn` is called for each rule that raises."""
+    """Evaluate all rules, and return the alerts at `now` and the notifications to send.
+
+    `warn` is called with a message for each rule that cannot be evaluated.
+    """
 
     def known(rule: Rule) -> list[Judged] | None:
         try:
@@ -83,7 +86,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results, or None if its data is unavailable."""
+    """Evaluate one rule, and return its results, or None if the data that it needs is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -197,7 +200,7 @@ def _of_audit(
 
 
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
-    """Return each service's value for comparison with the rule's threshold.
+    """Return, for each service, the value to compare with the rule's threshold.
 
     For an upper threshold, the value is the minimum over the rule's last windows. For a lower threshold, it
     is the maximum. Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
@@ -211,7 +214,7 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
-    """Return each service's last windows, oldest first, unless it has no recent window (`stale_s`)."""
+    """Return the last windows of each service that has a recent window (`stale_s`), oldest first."""
     by_service, found = defaultdict[str, list[Window]](list), {}
     for one in sorted(windows, key=lambda one: one.start):
         by_service[one.service].append(one)
@@ -246,5 +249,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long string and a hash, so that different strings remain different."""
+    """Shorten a long string to its beginning and a hash, so that different strings remain different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Read the facts that rules need from the lake. No JVM is started.
+"""Read the facts that alerting rules need from the lake, without a JVM.
 
 Unreadable data is omitted with a warning. If a rule needs this data, its alerts neither fire nor resolve.
 """
@@ -35,7 +35,7 @@ def gather(
     *,
     warn: Callable[[str], None],
 ) -> Facts:
-    """Return the facts at the time of the observation. `warn` is called for unreadable data."""
+    """Return the facts as of the observation. `warn` is called for data that cannot be read."""
     now = observation.at
 
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:

@@ -175,23 +175,23 @@ def _duration(seconds: float) -> str:
     return f"{round(1000 * seconds)}ms"
 
 
-_HELP = "The metric's minimum over a rule's windows, or its maximum for a lower threshold, in its own unit."
+_HELP = "Minimum of the metric over a rule's windows (maximum for a lower threshold), in the metric's unit."
 _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """A collector of metric rules' values in the latest facts. Without facts, it yields no samples."""
+    """A Prometheus collector for the metric rules' current values. Without facts, it yields no samples."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]
         self._facts = facts
 
     def describe(self) -> list[Metric]:
-        """Return no metrics, like the other telemetry collectors."""
+        """Return no metrics, so registration does not collect any values."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric with the rules' current values."""
+        """Yield one metric, with a sample for each rule and service."""
         family, facts = GaugeMetricFamily("lakehouse_metric_rule_value", _HELP, labels=_LABELS), self._facts()
         if facts is not None and facts.observation is not None:
             for rule in self._rules:

@@ -6,8 +6,8 @@ killed, the state matches the sent notifications, and the next process continues
 id is derived from the topic's name, so a second process fences the first.
 
 Another record in the state topic, the beat, contains the time of the last evaluation. It is sent every 20 s,
-so readers can tell a healthy pipeline from an unwatched one. Foreign records in the state topic are skipped
-with a warning.
+so readers can tell a healthy pipeline from an unwatched one. Foreign records, which lakehouse did not write,
+are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATIENCE_S = 20.0
 _BEAT, _BEAT_EVERY = b"evaluated", timedelta(seconds=20)
 _SILENT = timedelta(seconds=90)
 """A beat is stale when it is older than this time plus twice the evaluation interval."""
-_NAMED = 3  # the most foreign records that a warning lists
+_NAMED = 3  # the maximum number of foreign records in a warning
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """A publisher of notifications and alert state. `warn` is called for foreign records.
+    """A publisher of notifications and alert state. `warn` is called for foreign records in the state topic.
 
     The methods raise ServiceError if the broker fails or refuses a request, and FencedError if another
     process has taken over.
@@ -69,7 +69,7 @@ class Publisher:
         self._beat: Beat | None = None
 
     def start(self) -> dict[Key, Alert]:
-        """Fence any earlier publisher, and return the stored state."""
+        """Fence any earlier publisher, and return the stored alerts."""
         create_topics(self._access, {self.topic: 1})
         create_topics(self._access, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
         with self._reported():
@@ -86,8 +86,8 @@ class Publisher:
     ) -> None:
         """Commit the state changes and the notifications in one transaction.
 
-        The transaction also contains the `beat`, if given. Without changes and notifications, the beat is
-        sent only if the last beat is at least 20 s old.
+        The transaction also contains the `beat`, if given. If there are no changes or notifications, the beat
+        is sent only if the previous beat is at least 20 s old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
         is_due = beat is not None and (self._beat is None or beat.at - self._beat.at >= _BEAT_EVERY)

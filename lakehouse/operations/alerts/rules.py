@@ -148,7 +148,7 @@ class InGold(_Part):
 
 
 class Rules(_Part):
-    """The alerting rules and the objective."""
+    """The alerting rules, and the objective for how quickly records reach gold."""
 
     in_gold: InGold = InGold()
     rules: tuple[Annotated[Rule, Field(discriminator="kind")], ...] = ()
@@ -163,7 +163,7 @@ class Rules(_Part):
 
 
 def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
-    """Return the rules and the objective from the settings, with defaults for unset values.
+    """Return the alerting rules and the objective from the settings, with defaults for unset values.
 
     Raises SettingsError for invalid fields and for a rule whose stream is not in `streams`. The message lists
     all invalid fields, or names the first rule with an unknown stream.

@@ -1,4 +1,4 @@
-"""Read the firing alerts and the latest notifications from the broker, for use in other processes."""
+"""Read the firing alerts and the latest notifications from Kafka, for use in other processes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Standing:
     beat: Beat | None = None
 
     def unwatched(self, now: datetime) -> str | None:
-        """Return a message if the rules have not been evaluated recently, or None otherwise."""
+        """Return a warning if no process has evaluated the rules recently, or None otherwise."""
         return unwatched(self.beat, now)
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
-    """Return the firing alerts and up to `most` of the latest notifications.
+    """Return the firing alerts, and the latest notifications, at most `most`.
 
     The result is empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if
     the topics cannot be read.

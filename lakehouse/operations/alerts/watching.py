@@ -23,7 +23,7 @@ from lakehouse.streams.definition import Stream
 class Watcher:
     """An evaluator of alerting rules. After a broker outage, it continues from the state in the state topic.
 
-    `warn` is called once for each new problem.
+    `warn` is called with a message, once for each new problem.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Watcher:
         """Evaluate all rules, and return the notifications that were sent.
 
         Raises ServiceError if the broker does not answer. After an error, the next call rereads the state,
-        because the transaction may have been committed.
+        because the transaction could have been committed.
         """
         try:
             told = self._look(now)

@@ -154,7 +154,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. A series of foreign records is skipped with a single warning."""
+        """Deliver the notification in a record. Consecutive foreign records cause only one warning."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

@@ -1,4 +1,7 @@
-"""The JSON form of alerts and notifications. Their topics may also contain foreign records. No I/O."""
+"""Convert alerts and notifications to and from JSON. No I/O.
+
+A record is foreign if it is in a topic for alerts but was not written by lakehouse.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from lakehouse.operations.alerts.evaluating import Alert, AlertStatus, Key, Labe
 
 
 class _Message(BaseModel):
-    """A notification in the alert topic."""
+    """The JSON fields of a notification in the alert topic."""
 
     event_id: Annotated[str, Field(pattern=r"^[!-~]{1,200}$")]
     alert_id: str
@@ -61,7 +64,7 @@ def message_in(body: bytes | None) -> Mapping[str, Any] | None:
 
 
 def key_of(key: Key) -> bytes:
-    """Return the record key for an alert's state."""
+    """Return the Kafka key of the record that stores an alert's state."""
     return json.dumps(key, ensure_ascii=False).encode()
 
 

@@ -51,10 +51,10 @@ def audit(
 ) -> Report:
     """Run all checks for the streams and return the report. A check that finds differences is repeated once.
 
-    Tables that do not exist yet are skipped. A refused table, such as a damaged table, counts as a
-    difference, and its stream's later checks may be skipped. If all tables are small, two streams are checked
-    concurrently, and `on_check` is called from two threads. Raises ServiceError if Kafka or another store is
-    unreachable.
+    Tables that do not exist yet are skipped. A table that cannot be read safely, for example because it is
+    damaged, counts as a difference, and later checks of its stream can be skipped. If all tables are small,
+    two streams are checked concurrently, and `on_check` is called from two threads. Raises ServiceError if
+    Kafka or another store is unreachable.
     """
     amounts = {stream.name: _amount(lake, stream) for stream in streams}
 

@@ -19,7 +19,7 @@ _MISSING = -1
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
     """Compare the logs of the stream's existing tables with the files in their directories.
 
-    A refused table, such as a table damaged by a power failure, counts as a difference.
+    A table that cannot be read safely, for example after a power failure, counts as a difference.
     """
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("silver", "dead_letters"), *(("gold", table.name) for table in stream.tables)]

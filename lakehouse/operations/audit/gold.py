@@ -1,4 +1,4 @@
-"""Check `gold`: a gold table equals a batch recomputation from the silver rows that it has merged."""
+"""Check `gold`: each gold table equals a batch recomputation from the silver rows merged into it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, Stream
 
 
 def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
-    """Compare a gold table and its side tables with a recomputation, row by row."""
+    """Compare a gold table and its side tables row by row with rows recomputed from silver."""
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
     checks = []

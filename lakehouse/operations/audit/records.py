@@ -1,10 +1,11 @@
-"""Check `records`: every bronze record is a silver row or a dead letter, as validation would decide.
+"""Check `records`: every bronze record is a silver row or a dead letter, as a new validation decides.
 
-A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
-record is also in silver, and a record that a replay admitted has a letter. A resent letter's record is not in
-silver, but the record that replaced it is. For the comparison, bronze is revalidated. Silver rows are
-compared in every column, and dead letters by status. Rows from an unfinished silver micro-batch only need a
-record in bronze. Records that retention has deleted from bronze are skipped.
+A record is either in silver or a dead letter that has not been replayed, never both. The record of a replayed
+dead letter is also in silver, and a record that a replay moved to silver still has its dead letter. The
+record of a resent dead letter is not in silver, but the record that replaced it is. For the comparison,
+bronze is revalidated. Silver rows are compared in every column, and dead letters by status. Rows from an
+unfinished silver micro-batch only need a record in bronze. Records that retention has deleted from bronze are
+skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
 def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
-    """Revalidate a source's bronze, and compare it with silver and the dead letters."""
+    """Revalidate a source's bronze records, and compare the results with silver and the dead letters."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
     # Read the position before the tables. The tables then contain all rows up to the position.
@@ -59,7 +60,7 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         ).first()
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         open_rows = totals.pop("to_be_closed", 0)
-        to_close = [f"{open_rows:,} letters for replayed records are still open"] if open_rows else []
+        to_close = [f"{open_rows:,} dead letters of replayed records are still open"] if open_rows else []
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
             "open, {discarded:,} discarded{closed}; {in_flight:,} in an unfinished micro-batch"
@@ -80,7 +81,7 @@ def _other_ids(lake: Lake, source: Source) -> list[str]:
 
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
-    """Return one row per record with its counts in bronze, in silver, and in the dead letters by status."""
+    """Return one row per record: how often it is in bronze, in silver, and in the dead letters by status."""
     places = ("bronze", "silver", "let_in", *STATUSES)
 
     def of(rows: DataFrame, **counts: Column) -> DataFrame:
@@ -95,7 +96,7 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 def _what() -> Column:
     letters = reduce(Column.__add__, map(F.col, STATUSES))
-    # A killed replay leaves open letters for records that it admitted; the next replay closes them.
+    # A killed replay leaves open dead letters for records that are in silver; the next replay closes them.
     is_left = {OPEN: F.col("let_in") > 0}
 
     def times(count: Column, where: str) -> Column:

@@ -1,4 +1,4 @@
-"""The audit's report: one check per comparison, with the keys that differ."""
+"""The audit's report: one check per comparison, with examples of keys whose rows differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference: the row's key, and a description of what is wrong."""
+    """A row that differs: its key, and a description of the difference."""
 
     key: dict[str, Any]
     what: str
@@ -69,7 +69,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Compared:
-    """A check's subject: the stream, the check's name, and the compared tables, topics or files."""
+    """The things that a check compares: the stream, the check's name, and the tables, topics or files."""
 
     stream: str
     name: str
@@ -78,7 +78,10 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check. Each frame contains one row per difference, with `what` and the key columns."""
+        """Return the check's result.
+
+        Each frame in `different` has one row per difference: the key columns, and a description in `what`.
+        """
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 

@@ -25,7 +25,7 @@ from lakehouse.streams.definition import MergedTable, Stream
 
 
 def check_lead(lake: Lake, stream: Stream, table: MergedTable, settings: Settings) -> list[Check]:
-    """Compare a gold table with its topic in the lead store (Kafka), if the table has a topic."""
+    """Compare a gold table with its Kafka topic, if it has one. Kafka is the lead store."""
     place = LEAD.place(table, settings)
     if place is None:
         return []
@@ -70,7 +70,7 @@ def _check(subject: Compared, found: Findings) -> Check:
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:
-    """Return the last version that an export at this position has fully sent, or None if there is none."""
+    """Return the last version that an export at this position has completely sent, or None."""
     if position.is_beginning or position.version == 0:
         return None
     return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)

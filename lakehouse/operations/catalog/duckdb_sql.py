@@ -100,7 +100,7 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return the message for a missing table, with suggestions, or None for any other error.
+    """Return a message with suggestions if a table is missing, or None for any other error.
 
     If the statement names no existing table in a schema, DuckDB reports the whole schema as missing.
     """
@@ -144,7 +144,7 @@ def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
 
 
 def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
-    """Return the element types of a nested type, without an array's size."""
+    """Return the types of the elements, keys and values, or fields in a nested type."""
     return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
 
 

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """The outcome of registering one table. `about` says what has changed, or why the table was refused."""
+    """The outcome of registering one table. `about` is what has changed, or the reason for a refusal."""
 
     table: str
     outcome: Outcome
@@ -88,7 +88,7 @@ def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> 
 
 
 def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
-    """Compare an entry with the metastore entry that has the same name, and return the outcome."""
+    """Compare a table's entry with the existing metastore entry of the same name, and return the outcome."""
     if found is None or not found.is_ours:
         return Registered(
             entry.name,
@@ -120,7 +120,7 @@ def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
 
 
 def with_comments(standing: StructType, declared: StructType) -> StructType:
-    """Return a table's columns with the declared comments. Undeclared columns keep their comments."""
+    """Return the existing columns with the declared comments. Undeclared columns keep their comments."""
     ours: Mapping[str, StructField] = {column.name: column for column in declared}
     return StructType([_commented(column, ours.get(column.name, column)) for column in standing])
 
@@ -140,7 +140,7 @@ def address(path: str) -> str:
 def registering(
     lake: Lake, streams: Sequence[Stream], uris: str, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Register new tables and changed columns during the block.
+    """Register new tables and changed columns in the metastore during the block.
 
     A background thread checks every 15 s. A failure is reported once, and the registration is retried. A
     failure delays nothing else.

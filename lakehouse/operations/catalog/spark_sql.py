@@ -28,7 +28,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 _SET_ASIDE = "keys_set_aside"
 _SHOWING = frozenset((*members.SHOWING, *delta_members.SHOWING))
-"""Commands that only show existing objects. Any other command counts as a change."""
+"""The classes of Spark commands that only show existing objects. Any other command counts as a change."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
@@ -58,7 +58,7 @@ def tables_here(known: Collection[str], lake: str) -> str:
 
 
 def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
-    """Register the lake's existing tables in the session by name, and return their names.
+    """Register the lake's existing tables as views in the session, and return their names.
 
     Registration takes time, so only tables named in the statement are registered. If it names no table, all
     tables are registered. The view ops.keys_set_aside contains the rows whose total does not fit its type.
@@ -96,7 +96,7 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
 
 @contextmanager
 def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
-    """Lease the gold tables that a statement names. Their micro-batches wait until the block ends.
+    """Lease the gold tables that a statement names, so that their micro-batches wait until the block ends.
 
     Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every
     micro-batch. A side table is covered by its main table's lease. Raises TableError if another process
@@ -113,7 +113,7 @@ def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Itera
 
 
 class WriteRefusedError(QueryError):
-    """The statement would make changes, but only reads are allowed."""
+    """The statement changes something, but only reads are allowed."""
 
 
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
@@ -136,6 +136,6 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the first command that does more than read, or None if there is none."""
+    """Return the class name of the first command that does more than read, or None if all only read."""
     changes = (name for name in internals.commands(spark, statement) if name not in _SHOWING)
     return next((name.rpartition(".")[2] for name in changes), None)

@@ -1,9 +1,9 @@
 """Choose consistent versions of all tables for a copy while the streams run.
 
-A table records its positions in its source tables. Its version is chosen before the source tables' versions,
-which therefore contain everything that the table has read. Dead letters and side tables are written before
-their main table but chosen after it. In the copy, they may therefore contain extra rows, as they do after a
-killed micro-batch. The copy's first run completes this micro-batch.
+Each table records how far it has read its source tables. Its version is chosen before the versions of its
+source tables, which therefore contain everything that it has read. Dead letters and side tables are written
+before their main table but chosen after it. In the copy, they can therefore contain extra rows, as after a
+killed micro-batch. The first run on the copy completes this micro-batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Chosen:
 
 
 def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
-    """Return all of a lake's tables at consistent versions: gold, silver, bronze, then other layers.
+    """Return all of a lake's tables with consistent versions: gold, silver, bronze, then other layers.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
     because these operations take several commits. Raises TableError after waiting for five minutes.
@@ -85,10 +85,10 @@ def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, boo
 
 
 def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
-    """Yield leased gold tables, and other tables with rows rewritten since `before`.
+    """Yield the names of leased gold tables, and of other tables whose rows were rewritten since `before`.
 
-    The writers of such tables do not follow the order of the layers. A replay writes silver before the dead
-    letters, and a rebuild of silver changes rows before gold does.
+    Repairs do not write tables in the order of the layers. A replay writes silver before the dead letters,
+    and a rebuild of silver changes rows before gold does.
     """
     for one in chosen:
         path = lake.path(one.layer, one.name)

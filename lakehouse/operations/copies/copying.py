@@ -67,11 +67,11 @@ class Copying:
     done: Counted = field(default_factory=Counted)
 
     def run(self) -> Marker:
-        """Copy the lake, or update an existing copy, and return the copy's marker.
+        """Copy the lake, or update an existing copy. Return the marker file's contents.
 
         A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
-        this lake, is not writable, or was written to by others. Also raises TableError if files are removed
-        faster than they can be copied.
+        this lake, is not writable, or has been changed since it was copied. Also raises TableError if files
+        are removed faster than they can be copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:
@@ -91,7 +91,7 @@ class Copying:
         )
 
     def _standing(self) -> Marker:
-        """Return the existing copy's marker, or a new marker if the destination is empty.
+        """Return the marker of the copy at the destination, or a new marker if the destination is empty.
 
         Raises TableError for any other directory.
         """
@@ -173,7 +173,7 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files, except its log. Return all files' sizes, or None if some were removed."""
+        """Copy a table's files, except its log. Return all file sizes, or None if some files were removed."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
@@ -188,7 +188,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first. Return false if a log file was removed meanwhile."""
+        """Copy a table's log, oldest commits first. Return False if a log file was removed meanwhile."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -198,7 +198,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove commits made by commands on the copy, because their versions clash with the original's."""
+        """Remove commits that commands made on the copy, because their versions clash with the original's."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -206,7 +206,7 @@ class Copying:
         self._remove(one, [f"{LOG}/{name}" for name in own])
 
     def _forget_old(self, one: Chosen, lying: Mapping[str, int] | None) -> None:
-        """Remove files from the copy that the original no longer contains."""
+        """Remove a table's files from the copy if the original no longer contains them."""
         self._remove(one, _files(self.to, one).keys() - (lying or {}).keys())
 
     def _copy(self, one: Chosen, files: Mapping[str, int], *, at_once: bool) -> bool:
@@ -241,13 +241,13 @@ def refuse_nesting(root: str, to: str) -> None:
 
 
 def _files(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the sizes of a table's data files and change feed files, keyed by file name."""
+    """Return the size of each data file and change feed file of a table, keyed by file name."""
     lying = storage.lying(lake.spark, lake.path(one.layer, one.name))
     return {name: size for name, size in lying.items() if not name.startswith("_") or name.startswith(_FEED)}
 
 
 def _log(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the sizes of a table's log files up to the chosen version, keyed by file name."""
+    """Return the size of each log file of a table up to the chosen version, keyed by file name."""
     lying = storage.lying(lake.spark, f"{lake.path(one.layer, one.name)}/{LOG}")
     return {f"{LOG}/{name}": size for name, size in lying.items() if 0 <= _version(name) <= one.version}
 
@@ -258,7 +258,7 @@ def _version(name: str) -> int:
 
 
 def note_adoption(lake: Lake) -> Marker:
-    """Record the adoption in each exported table, and return the marker.
+    """Record in each exported table that the copy was adopted. Return the copy's marker.
 
     The exported tables are the gold tables and the dead letters. Versions after the adoption belong to the
     copy.

@@ -1,4 +1,4 @@
-"""The marker file at a copy's root, with the original's path and each table's copied version.
+"""The marker file at a copy's root. It contains the path of the original, and each table's copied version.
 
 While the file exists, the copy is read-only. `lakehouse run all --adopt` removes it.
 """
@@ -30,10 +30,11 @@ class Copied:
 
 @dataclass(frozen=True)
 class Marker:
-    """A copy's original (`of`), the time when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
+    """The contents of a marker file.
 
-    `tables` is None if the copy was never finished. `towards` contains the versions that a run is copying, or
-    was copying when it was killed.
+    `of` is the path of the original, and `at` is the time (ISO 8601, UTC) when the versions were chosen.
+    `tables` contains the copied tables, or None if the copy was never finished. `towards` contains the
+    versions that a run is copying, or was copying when it was killed.
     """
 
     of: str
@@ -43,7 +44,7 @@ class Marker:
 
     @property
     def known(self) -> Mapping[str, Copied]:
-        """The tables that the copy may contain, with the newest possible version of each table."""
+        """The tables that the copy might contain, with the newest possible version of each table."""
         return {**(self.tables or {}), **(self.towards or {})}
 
 
@@ -60,7 +61,7 @@ def read(spark: SparkSession, root: str) -> Marker | None:
         found = {name: _tables(said[name]) for name in ("tables", "towards")}
         return Marker(said["of"], said["at"], **found)
     except (ValueError, LookupError, TypeError) as error:
-        raise TableError(f"{file} cannot be read, so it is unknown what {root} is a copy of") from error
+        raise TableError(f"{file} cannot be read, so it is unknown which lake {root} is a copy of") from error
 
 
 def write(spark: SparkSession, root: str, marker: Marker) -> None:
@@ -84,7 +85,7 @@ def refuse_copy(lake: Lake) -> None:
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return a copy's marker like `read`, but raise TableError if the copy is unfinished."""
+    """Return a copy's marker, or None if the lake is not a copy. Raise TableError for an unfinished copy."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(

@@ -1,1 +1,1 @@
-"""Checks of an installation and its permissions, with a remedy for every problem."""
+"""Check an installation and its permissions, and suggest a remedy for every problem."""

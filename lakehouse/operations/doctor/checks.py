@@ -178,7 +178,7 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         )
         yield Finding("Kafka", "fail", first_line(error), todo)
         return
-    yield Finding("Kafka", "ok", f"{settings.kafka.access} answers {settings.kafka.access.principal}")
+    yield Finding("Kafka", "ok", f"{settings.kafka.access} accepts {settings.kafka.access.principal}")
     if held.absent_topics:
         found = f"do not exist yet: {', '.join(held.absent_topics)}"
         yield Finding("Kafka topics", "warn", found, "the first run creates them, if it has the Create right")
@@ -210,7 +210,7 @@ def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Ite
     for doubt in doubtful:
         yield Finding(kind.label, "warn", doubt, todo)
     if not refused and not doubtful:
-        yield Finding(kind.label, "ok", f"answers and accepts rows of {len(tables)} tables")
+        yield Finding(kind.label, "ok", f"answers, and accepts the rows of {len(tables)} tables")
 
 
 def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def _writable(lake: Path) -> Iterator[Finding]:
     yield Finding("lake is writable", "ok", str(place))
     newest_s = max((log.stat().st_mtime for log in lake.glob("*/*/_delta_log")), default=0.0)
     if max(abs(ahead_s), newest_s - time.time()) > _CLOCK_S:
-        text = "the clock differs from the file system's, or was set back since the last commit"
+        text = "this machine's clock differs from the file system's, or was set back since the last commit"
         yield Finding("clock", "warn", text, "synchronize the clock (chrony, systemd-timesyncd)")
     else:
         yield Finding("clock", "ok", "agrees with the file system's; no commit is in the future")

@@ -61,7 +61,7 @@ def rights_of_producer(streams: Iterable[Stream], settings: Settings) -> list[Ri
 def _of_sender(topics: Sequence[str]) -> Iterator[Right]:
     for topic in topics:
         yield Right("Write", "topic", topic, "to send to it")
-        yield Right("Read", "topic", topic, "to find its position after a restart, and for the audit")
+        yield Right("Read", "topic", topic, "to find the last sent record after a restart, and for the audit")
 
 
 def _of_groups(settings: Settings) -> Iterator[Right]:
