@@ -188,7 +188,7 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
         by_record(2, 4)
     with pytest.raises(QueryError, match=r"silver\.transactions has no row for .*/0/17"):
         by_record(2, 17)
-    with pytest.raises(QueryError, match="no open letter is selected"):
+    with pytest.raises(QueryError, match="no open dead letter is selected"):
         by_record(0, 8)
     assert by_record(3, 7) == Resolved(asked=1, resent=1)
 

@@ -1,4 +1,4 @@
-"""Clear the fold state (sketches, moments) of gold rows that no later record can change.
+"""Clear the fold state (sketches and moments) of gold rows that no later record can change.
 
 Silver refuses records before its watermark. A gold row is therefore final if it ends before the watermark of
 the last silver version that gold has merged completely. Clearing can run alongside the layers. Their
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 @dataclass(frozen=True)
 class Cleared:
-    """The number of rows cleared in a table. All of them end before `before` (UTC; None if unknown)."""
+    """How many of a table's rows lost their fold state. All end before `before` (UTC; None if unknown)."""
 
     table: str
     rows: int
@@ -67,8 +67,8 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
-        # The position is the first version that may have unread rows. If nothing is unread, this version may
-        # be old. Compaction may have replaced its files, and VACUUM may have removed them.
+        # The position is the first version that may have unread rows. If nothing is unread, this version can
+        # be old: compaction may have replaced its files, and VACUUM may have removed them.
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)

@@ -1,4 +1,4 @@
-"""A table's readers and their positions, which limit the versions that maintenance may remove."""
+"""A table's readers. Maintenance must keep the versions that they have not read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and the version's commit time (UTC; None if gone from the log)."""
+    """A reader, and when its oldest unread version was committed (UTC; None if gone from the log)."""
 
     reader: str
     since: datetime | None
@@ -70,7 +70,7 @@ def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) 
 def _unread(lake: Lake, reader: Reader, path: str) -> Held | None:
     spark, position = lake.spark, position_of(lake, reader, path)
     if position is None:
-        return None  # the reader has never read the table, and will start with the rows it then contains
+        return None  # the reader has never read the table, and will start with its current rows
     newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
     if position.version < first_kept:
         return Held(reader.query, None)

@@ -1,4 +1,4 @@
-"""Retention: delete rows older than `maintenance.keep_rows` allows, unless remaining rows depend on them.
+"""Retention: delete rows older than `maintenance.keep_rows` allows, unless other rows depend on them.
 
 Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 
@@ -9,13 +9,13 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
                   these deletions like any others
     dead letters  settled letters whose record is no longer in bronze; open letters are kept. With
                   `sequence_by`, later records are compared with letters that have the same id. Such letters
-                  are kept while the id has a row.
+                  are kept while a silver row with this id can still change.
     ops           rows from before the limit
 
-Before rows are deleted, the limit is recorded in ops.retention (`lakehouse.engine.ops_tables.retained`).
+Before any rows are deleted, the limit is recorded in ops.retention (`lakehouse.engine.ops_tables.retained`).
 Audits and rebuilds skip the rows before the limit. With `sequence_by`, the ids of deleted rows and letters
-are recorded in ops.retained_ids, with the last deleted sequence. Silver waits until the deletion is done. A
-rerun deletes nothing more. If retention is killed, rerun it.
+are recorded in ops.retained_ids, with the last deleted sequence. Silver waits for the deletion. A rerun
+deletes nothing more. If retention is killed, rerun it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""A function that returns a table's cut at a given time (UTC), or None if no row may be deleted."""
+"""A function that returns a table's cut at a given time (UTC), or None if all rows must be kept."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows that a cut selects, and return their number. A dry run only counts the rows.
+    """Delete the rows that a cut selects, and return how many. A dry run only counts them.
 
-    Raises TableError if ids must be recorded while another process has locked their source's letters.
+    Raises TableError if ids must be recorded while another process has locked the dead letters of their
+    source.
     """
     cut = make(lake, now)
     if cut is None:
@@ -88,7 +89,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
 def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
-        # The recorded limit is later if the retention period has since been lengthened.
+        # The recorded limit is later if the retention period has been lengthened since then.
         noted = retained.taken_of(lake, spec.layer, spec.name).before
         taken = replace(cut.taken, before=retained.latest((noted, cut.taken.before)))
         retained.note(lake, spec.layer, spec.name, taken, now)
@@ -109,7 +110,7 @@ def _going(lake: Lake, spec: TableSpec, cut: Cut) -> DataFrame:
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
-    """Cut by landing time: in each partition, up to the last offset that landed before the limit."""
+    """Select bronze rows in each partition, up to the last offset that landed before the limit."""
     reader = Reader(silver.query_name(source), ("silver", source.table))
 
     def make(lake: Lake, now: datetime) -> Cut | None:
@@ -128,7 +129,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the latest event time (UTC) in valid records at the offsets, ignoring Kafka timestamps.
+    """Return the latest event time (UTC) of the valid records at these offsets, ignoring Kafka timestamps.
 
     Returns None if there are no such records.
     """
@@ -138,7 +139,7 @@ def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> dateti
 
 
 def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
-    """Cut by event time. Only rows whose record is no longer in bronze are selected."""
+    """Select silver rows by event time, if their record is no longer in bronze."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         gone = retained.taken_of(lake, "bronze", source.table).gone
@@ -156,7 +157,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the end of each row's time range."""
+    """Select gold rows by the end of their time range."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
@@ -169,7 +170,7 @@ def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) 
 
 
 def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
-    """Cut by the time when a letter was first seen. Only settled letters are selected."""
+    """Select settled dead letters by the time when they were first seen."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _midnight(now - timedelta(days=days))
@@ -196,10 +197,10 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 
 
 def _counts() -> Column:
-    """Return the condition for letters that count when a later record has the same id (`sequence_by`).
+    """Return the condition for dead letters that are compared with later records of the same id.
 
-    Replayed, discarded and resent letters do not count, because a row has replaced them or the user has
-    dropped them.
+    Replayed, discarded and resent letters are not compared, because a silver row has replaced them or the
+    user has dropped them.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
 
@@ -212,10 +213,11 @@ def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids with the limits that their letters set. None of the ids has a row that may change.
+    """Return the given ids with the limits that their dead letters set for later records.
 
-    The grain is one row per id. If retention has reached an id's row in silver, the id has a second row here,
-    which refuses every later record with this id. Letters from an unfinished silver micro-batch are skipped.
+    No silver row with one of these ids can still change. The grain is one row per id. If retention has
+    reached an id's row in silver, the id has a second row here, which refuses every later record with this
+    id. Letters from an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = are_processed(lake.spark, query, clean)
@@ -239,7 +241,7 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
 
 
 def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
-    """Return the ids with a row that may still be corrected. The only column is `unique_id`."""
+    """Return the ids of silver rows that can still be corrected, in the column `unique_id`."""
     closed = retained.closed_before(lake, stream, source)
     rows = lake.read("silver", source.table)
     may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
@@ -247,12 +249,12 @@ def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
 
 
 def ops_cut(column: str, days: int) -> CutMaker:
-    """Cut by a timestamp column."""
+    """Select the rows of an ops table by a timestamp column."""
     return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))))
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight (UTC) before `oldest` and any row that may change, or None if unknown."""
+    """Return the last midnight (UTC) before `oldest` and any row that can change, or None if unknown."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

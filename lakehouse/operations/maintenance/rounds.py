@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 class Rounds:
     """A background thread that maintains all tables periodically, one at a time.
 
-    A round begins `every` after the previous round ended. Before each table, it waits for a quiet moment. The
-    waits take at most a quarter of `every` in total. A failure is reported but does not end the run. The next
-    round retries the table.
+    A round begins `every` after the previous round ended. Before each table, the thread waits until
+    `is_quiet()` is true, for at most a quarter of `every` in total. A failure is reported but does not end
+    the run. The next round retries the table.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Maintain the tables during the block. At its end, wait for the table in progress.
+        """Maintain the tables during the block. At the end of the block, finish the table in progress.
 
         Merged tables are rewritten inside `alone()`, while micro-batches wait.
         """

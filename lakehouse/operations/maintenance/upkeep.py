@@ -3,7 +3,7 @@
 A step deletes rows that are too old (`lakehouse.operations.maintenance.retention`), merges small files with
 OPTIMIZE if there are many, runs VACUUM, and cleans up the log. A step keeps everything that readers still
 need, regardless of age: versions that a layer has not read, and the part of the change feed that is needed to
-refill sinks. A rerun finds nothing to do. If a step is killed, the next round repeats it.
+reload sinks. A rerun finds nothing to do. If a step is killed, the next round repeats it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakehouse.streams.definition import Stream
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""The row limit per file of a merged table, where a late record rewrites a whole file."""
+"""The maximum number of rows per file in a merged table, because a late record rewrites a whole file."""
 _DAY_S = 24 * 3600
 
 
@@ -58,13 +58,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Kept:
-    """A step's result, or a dry run's expected result.
+    """The result of maintaining a table, or the expected result of a dry run.
 
     rows     the number of deleted rows
     files    the newest version's size before and after the step
     stored   the whole directory's size before and after the step
     removed  the number of files that VACUUM removed
-    held     the reader with the oldest unread version; this version was kept
+    held     the reader whose oldest unread version was kept
     """
 
     table: str
@@ -113,7 +113,7 @@ class Kept:
 
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
-    """Return the tasks for the streams' tables and for the tables that all streams share."""
+    """Return one task for each of the streams' tables and for each table that all streams share."""
     days = _kept_days(settings)
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
@@ -248,7 +248,7 @@ class Keeper:
         return max(needed)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
-        """Clean up the log, but keep the commits at readers' positions even if every row has been read."""
+        """Clean up the log, but keep the commits at readers' positions, even if every row has been read."""
         spark, needed = self._lake.spark, [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:

@@ -8,4 +8,4 @@ a table at a version, cached once ──────────┴─ check ─
 
 import os
 
-os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # before anything imports Great Expectations
+os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # set before Great Expectations is imported

@@ -1,13 +1,13 @@
 """Incremental checks for a live gate: a table's changes show whether it still meets its expectations.
 
-A table that met its expectations at one version also meets them at a later version if
+If a table met its expectations at one version, it also meets them at a later version if
 - every row whose key is in the change feed between the two versions meets every condition,
-- no query's `step` returns such a row (`lakehouse.streams.suites.no_rows`), and
+- the `step` of each query returns no such row (`lakehouse.streams.suites.no_rows`), and
 - no row was removed from the other tables that the steps name.
 
-With data skipping, changed rows are read by key, and nearby rows by time or number. A result of False only
-means that the whole table must be checked: the feed or the log may be gone, the table may have been
-recreated, or a changed row may be wrong.
+Changed rows are read by key, and rows near them by time or number, both with data skipping. A result of False
+only means that the whole table must be checked: the feed or the log might be gone, the table might have been
+recreated, or a changed row might be wrong.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Return whether later checks may be incremental: no query's `step` may currently return a row."""
+    """Return whether later checks can be incremental: no query's `step` currently returns a row."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -70,9 +70,9 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
     """Return whether the changes prove that the tables still meet their expectations.
 
-    False means that whole tables must be checked. `held` contains the tables' marks from the last time when
-    they met their expectations and `can_go_on` returned True.
-    `kept` contains the gold tables whose change feeds are read, keyed by name.
+    False means that whole tables must be checked. `held` contains the tables' ids and versions from the last
+    time when the tables met their expectations and `can_go_on` returned True. `kept` contains the gold tables
+    whose change feeds are read, keyed by name.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -157,7 +157,7 @@ class _Since:
     def _has_all(self, subject: Subject) -> bool:
         """Return whether no row was removed.
 
-        In gold, no key may be missing. In other layers, no commit may have rewritten files.
+        This means for gold that no key is missing, and for other layers that no commit has rewritten files.
         """
         if not self._has_changed(subject):
             return True
@@ -209,10 +209,10 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Return whether a step returns no row. Tables that are not in `views` are read in full.
+    """Return whether the `step` returns no row. Tables that are not in `views` are read in full.
 
-    `after` maps tables to versions. A table's change feed is read from the version following this one, or
-    following version 0 by default.
+    `after` maps tables to versions. A table's change feed is read from the version that follows, by default
+    from version 1.
     """
     step = str(one.step)
     named, shown = words(step), dict(views)
@@ -228,7 +228,7 @@ def _finds_nothing(
 
 
 def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:
-    """Join rows on the given keys. Nulls count as equal."""
+    """Join two frames on the given keys. Nulls count as equal."""
     others = keyed.select(*(F.col(name).alias(f"_key_{name}") for name in names))
     same = (F.col(name).eqNullSafe(F.col(f"_key_{name}")) for name in names)
     return rows.join(others, reduce(Column.__and__, same), how)

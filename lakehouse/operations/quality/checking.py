@@ -41,7 +41,7 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return a table's suite, or None if it has none. A stream's table has at least the default suite.
+    """Return a table's suite, or None if it has none. Tables of streams have at least the default suite.
 
     Raises TableError if the suite's module does not return an ExpectationSuite.
     """

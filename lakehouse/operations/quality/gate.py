@@ -34,9 +34,9 @@ from lakehouse.streams.suite_internals import ExpectNoRows
 
 @dataclass(frozen=True)
 class _Found:
-    """A stream's latest result, with the tables' marks.
+    """The latest result of a stream's gate, with the ids and versions of the tables that it is based on.
 
-    `can_go_on` says whether the next check may be incremental.
+    `can_go_on` says whether the next check can be incremental.
     """
 
     marks: Marks
@@ -111,7 +111,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the tables that the suites check or that their queries name."""
+        """Return the tables that the suites check and the tables that their queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

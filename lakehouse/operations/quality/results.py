@@ -105,7 +105,7 @@ class GateState:
 
 
 def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
-    """Append a run's findings to ops.expectation_results. A rerun with the same `run_id` adds nothing."""
+    """Append a run's findings to ops.expectation_results. A second call with its `run_id` adds nothing."""
     rows = [
         (
             run_id,
@@ -150,7 +150,7 @@ def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
 
 
 def note_gate(lake: Lake, state: GateState) -> None:
-    """Append a stream's gate change to ops.gates. A rerun adds nothing."""
+    """Append a change of a stream's gate to ops.gates. A second call adds nothing."""
     path = lake.ensure(GATES)
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
     change = lake.spark.createDataFrame([row], GATES_SCHEMA)
@@ -166,7 +166,7 @@ def trends(found: Sequence[HistoryRow]) -> list[Trend]:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the current gate states, keyed by stream, for streams whose gate has been checked."""
+    """Return the current state of each gate that has been checked, keyed by stream."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))

@@ -64,7 +64,7 @@ class Subject:
 
 
 def subjects(streams: Sequence[Stream]) -> list[Subject]:
-    """Return the streams' tables and the dead letters, in data flow order."""
+    """Return the tables of the streams and the table of dead letters, from bronze to gold."""
     sources = [(source, stream.suites) for stream in streams for source in stream.sources]
     kept = [(table, stream.suites) for stream in streams for table in stream.tables]
     return [
@@ -116,7 +116,7 @@ class PinnedTables:
 
     @property
     def subjects(self) -> list[Subject]:
-        """The given tables, including tables that do not exist yet."""
+        """All tables that were given, including tables that do not exist yet."""
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:

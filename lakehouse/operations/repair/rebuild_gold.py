@@ -52,7 +52,7 @@ class GoldRebuilt:
     deleted: int
 
     def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
-        """Return the combined result of this round and a later round."""
+        """Return the combined result of this pass and a later pass."""
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
@@ -124,7 +124,7 @@ def _put_right(
 
 
 class _Look:
-    """The differences between a table and its recomputed rows in a span. `wrong` contains their keys."""
+    """The differences between a table and its recomputed rows in a span. `wrong` contains differing keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -138,7 +138,10 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if too many of the table's rows have no silver rows. The message includes `by`."""
+        """Raise TableError if too many rows would be deleted, because silver has no records for them.
+
+        The error message includes `by`.
+        """
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
@@ -148,7 +151,7 @@ class _Look:
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct the differences. Rows that share a key are deleted; the next round reinserts one."""
+        """Correct the differences. Rows that share a key are deleted; the next pass reinserts one of them."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -184,7 +187,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have unread silver rows from before these versions."""
+    """Return the names of the gold tables that have not yet read silver up to these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

@@ -5,12 +5,12 @@ Finally, it closes the letters of records that are now in silver. Every record i
 or in the dead letters. If a rebuild is killed, rerun it to finish.
 
 Records deleted from silver by hand are restored. If a RESTORE of bronze caused a record to be read again,
-silver may contain it twice; the rebuild then keeps one row. Records from an unfinished silver micro-batch
-and records skipped with --skip remain unchanged. Gold does not process the changes unless the source has
-`sequence_by`, because it skips commits that rewrite rows.
+silver may contain it twice; the rebuild then keeps one row. Records from an unfinished silver micro-batch and
+records skipped with --skip remain unchanged. Gold skips commits that rewrite rows, so it does not process the
+changes unless the source has `sequence_by`.
 
-A rebuild locks the source's letters (`lakehouse.engine.layers.holding`). A record's outcome depends on other
-records with the same id, so a source with ids is always rebuilt completely, and its silver step waits
+A rebuild locks the source's dead letters (`lakehouse.engine.layers.holding`). A record's outcome depends on
+other records with the same id, so a source with ids is always rebuilt completely, and its silver step waits
 meanwhile.
 """
 
@@ -83,12 +83,12 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """The result of a rebuild: counts of validated records, changed silver rows, and letters.
+    """The result of a rebuild: counts of validated records, changed silver rows, and dead letters.
 
     newly_refused   new and reopened letters
     newly_accepted  letters that are now replayed
     skipped         records that were skipped with --skip and therefore not validated
-    made_anew       silver was built with different id settings
+    made_anew       true if silver was built with different id settings
     without_id      rows that get no id, because retention has deleted their records: no later record with
                     their id is compared with them
     first, last     the earliest and latest event times (UTC), old or new, of the inserted, removed and
@@ -130,12 +130,12 @@ def rebuild_silver(
     """Revalidate the records that silver has processed, and correct silver and the dead letters.
 
     Records that are already in silver are never late. Records that were refused as late remain late. Any
-    other record that the current rules accept is late if it is before its watermark. The watermark uses the
-    lateness that was allowed when the record landed (`lakehouse.engine.ops_tables.lateness`). Backfill
-    records are not late. With `allow_late`, a record is late only if retention has deleted the rows that it
-    belongs to.
+    other record that the current rules accept is late if its event time is before the watermark. The
+    watermark uses the lateness that was allowed when the record landed
+    (`lakehouse.engine.ops_tables.lateness`). Backfill records are not late. With `allow_late`, a record is
+    late only if retention has deleted the rows that it belongs to.
 
-    Records deleted from bronze are not validated. Discarded letters remain discarded. The layers may run at
+    Records deleted from bronze are not validated. Discarded letters remain discarded. The layers can run at
     the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
     and returns the expected result.
 
@@ -158,7 +158,7 @@ class _SourceRebuild:
         self._paths = self._again.paths
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
-        """Rebuild under the lock, and record the current id settings at the end. A dry run does neither."""
+        """Rebuild under the lock, then record the current id settings. A dry run does neither of the two."""
         is_small = self._again.is_small
         with ExitStack() as held:
             if not dry_run:
@@ -206,7 +206,7 @@ class _SourceRebuild:
             work.unpersist()
 
     def _without_id(self, landed: DataFrame) -> int:
-        """Return how many rows get no id under new id settings, because bronze has lost their records."""
+        """Return how many rows get no id under new id settings, because their bronze records are deleted."""
         if self._source.unique_by is None or not self._again.are_other_ids:
             return 0
         rows = self._again.rows_at(tables.version_of(self._lake.spark, self._paths.clean))
@@ -214,14 +214,14 @@ class _SourceRebuild:
         return rows.join(landed.select(*_KEYS), _KEYS, "left_anti").count()
 
     def _keep_one(self, lie: Column) -> int:
-        """Remove duplicate rows and letters for the same record. Return the number of removed rows."""
+        """Remove duplicate rows and dead letters of the same record. Return how many rows were removed."""
         tables.keep_one(self._lake.spark, self._paths.dead, ("id",), lie)
         return tables.keep_one(self._lake.spark, self._paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
-        """Write newly refused letters, then silver. Finally, close the letters of records now in silver.
+        """Write dead letters, then silver. Finally, close the dead letters of records now in silver.
 
-        If a replay admitted a record that has no letter, the record gets a closed letter.
+        A record that a replay has moved to silver, but that has no dead letter, gets a closed one.
         """
         if found["_refused"]:
             self._insert_letters(work.where("_refused"), lie)
@@ -253,12 +253,12 @@ class _SourceRebuild:
             self._insert_letters(admitted, lie, status=F.lit(REPLAYED))
 
     def _insert_letters(self, rows: DataFrame, lie: Column, **values: Column) -> None:
-        """Insert letters for records that have none; `values` replace columns of the letters."""
+        """Insert dead letters for records that have none. `values` overrides columns of the dead letters."""
         letters = to_dead_letters(filter_dead(rows), self._origin).withColumns(values)
         tables.insert_missing(letters, self._paths.dead, ("id",), lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
-        """Set the letters' ids and sequences according to the current settings."""
+        """Update the ids and sequences in dead letters according to the current settings."""
         id_, sequence = self._ids()
         known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
         values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
@@ -268,12 +268,12 @@ class _SourceRebuild:
         id_, sequence = self._ids()
         known = F.struct(id_.alias("unique_id"), sequence.alias("sequence"))
         is_other = ~F.col("_known_as").eqNullSafe(known)
-        if not self._again.are_other_ids:  # the record's id may have been unknown, or misread, when it landed
+        if not self._again.are_other_ids:  # the record's id may have been unknown or misread when it landed
             is_other = id_.isNotNull() & ~F.col("_known_as.unique_id").eqNullSafe(id_)
         return F.col("_letter").isNotNull() & is_other
 
     def _ids(self) -> tuple[Column, Column]:
-        """Return a judged record's id and sequence, or null if its source has no ids."""
+        """Return columns with a validated record's id and sequence, or nulls if the source has no ids."""
         if self._source.unique_by is None:
             return F.lit(None).cast("string"), F.lit(None).cast("long")
         return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
@@ -284,7 +284,7 @@ class _SourceRebuild:
 
 
 def _work() -> dict[str, Column]:
-    """Return a record's required changes: the first three affect its silver row, the others its letter."""
+    """Return the conditions for changes to a record: three for its silver row, then those for its letter."""
     stands, passes = F.col("_standing").isNotNull(), identity.is_sound()
     has_letter = F.col("_letter").isNotNull()
     same_reasons = F.sort_array("reasons.rule").eqNullSafe(F.sort_array("_said.rule"))

@@ -35,8 +35,8 @@ class GoldCut:
     """A gold table, its side tables, and the silver rows that they have aggregated.
 
     `found` contains the gold rows, `versions` the table versions, and `merged` the silver rows, all keyed by
-    table name. `found` excludes rows whose first time (UTC) is before the table's `since`. If that is None,
-    no rows are excluded. `finality` is None unless the table has an EventClock.
+    table name. `found` excludes rows that begin before the table's `since` (UTC), unless `since` is None.
+    `finality` is None unless the table has an EventClock.
     """
 
     table: GoldTable
@@ -75,7 +75,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the recomputed rows, keyed by table name, without changes that depend on the wall clock."""
+    """Return the recomputed rows, keyed by table name, without changes that the wall clock triggers."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
@@ -94,7 +94,7 @@ def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the keys of rows that differ from the recomputed rows, with the difference as `what`.
+    """Return the keys of rows that differ from the recomputed rows. `what` describes each difference.
 
     The grain is one row per key. Estimated quantiles are not compared; `rank_errors` checks them.
     """
@@ -115,7 +115,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
 
 
 def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
-    """Return the keys of rows whose quantiles exceed the allowed rank error, with the error as `what`."""
+    """Return the keys of rows whose quantiles exceed the allowed rank error. `what` contains the error."""
     keys, value = list(table.keys), F.col(quantiles.value)
     estimated = found.where(F.col("count") > quantiles.exact_to).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))

@@ -2,14 +2,14 @@
 
 A replay revalidates the bronze rows of open letters, using silver's code and the current rules and settings.
 Rows that pass are inserted into silver unless they are already there. Their letters become `replayed` only
-after these rows have been written. A killed replay may leave open letters with rows in silver. The next
+after these rows have been written. A killed replay can leave open letters whose rows are in silver. The next
 replay or discard first closes these letters. However often a record is replayed, silver contains it once.
 
-The stream itself may run at the same time, but silver waits if its records have ids. Replays, discards,
+The stream itself can run at the same time, but silver waits if its records have ids. Replays, discards,
 resolves, rebuilds and retention lock a source's letters, so only one of them runs at a time
 (`lakehouse.engine.layers.holding`).
 
-Records skipped with --skip may fail or hang again. They are validated only if the selection names them.
+Records skipped with --skip could fail or hang again. They are validated only if the selection names them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DECIDED = "_decided"
 
 
 class Counted:
-    """Letter counts, in total or by rule. Counts for several sources can be added."""
+    """Counts of dead letters, in total or by rule. Counts for several sources can be added."""
 
     def __add__(self, other: Self) -> Self:
         """Return the sum of the two counts."""
@@ -67,7 +67,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Replayed(Counted):
-    """The result of a replay or a dry run, as letter counts. Letters not in silver remain open.
+    """The result of a replay or dry run: counts of dead letters. Those not in silver remain open.
 
     passed         the record is now in silver, or would be
     there_already  the record was already in silver, so the letter is only closed
@@ -88,17 +88,17 @@ class Replayed(Counted):
 
     @property
     def asked(self) -> int:
-        """The number of letters to replay, without those that were skipped or are in flight."""
+        """The number of dead letters to replay, excluding those that were skipped or are in flight."""
         return self.passed + self.there_already + self.failed + self.gone
 
 
 @dataclass(frozen=True)
 class Discarded(Counted):
-    """The result of a discard: the number of discarded letters, in total and by rule.
+    """The result of a discard: how many dead letters were discarded, in total and by rule.
 
-    A letter that breaks two rules counts for both rules. The records of `there_already` letters were in
-    silver because a replay was killed. These letters are now `replayed`. Letters from an unfinished silver
-    micro-batch (`in_flight`) remain open.
+    A letter that breaks two rules counts for both rules. The `there_already` letters were left open by a
+    killed replay: their records were in silver, and they are now `replayed`. Letters from an unfinished
+    silver micro-batch (`in_flight`) remain open.
     """
 
     count: int = 0
@@ -116,7 +116,7 @@ def replay(
     allow_late: bool = False,
     dry_run: bool = False,
 ) -> Replayed:
-    """Revalidate the selected open letters, and insert records that pass into silver exactly once.
+    """Revalidate the selected open dead letters, and insert records that pass into silver exactly once.
 
     The allowed lateness is the current value or the value when the record landed, whichever is larger. With
     `allow_late`, a record is late only if retention has deleted the rows that it belongs to. A rerun finds
@@ -130,7 +130,7 @@ def replay(
 
 
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
-    """Discard the selected open letters. A rerun finds no letters.
+    """Discard the selected open dead letters. A rerun finds none.
 
     Raises TableError while another process has locked a source's letters.
     """
@@ -141,7 +141,7 @@ def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: da
 def _places(
     lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
-    """Return the sources that have selected letters."""
+    """Return the selected dead letters of each source that has some."""
     letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & _is_unsettled())
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
@@ -153,7 +153,7 @@ def _places(
 
 
 class _SelectedLetters:
-    """A source's selected letters and its tables."""
+    """The selected dead letters of one source, and the source's tables."""
 
     def __init__(
         self, lake: Lake, stream: Stream, source: Source, *, selection: Selection, now: datetime
@@ -175,7 +175,7 @@ class _SelectedLetters:
             return self._discard()
 
     def _holding(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and lock its letters."""
+        """Upgrade the source's tables, and lock its dead letters."""
         silver.ensure(self._lake, self._source)
         return holding(self._lake, self._source, what)
 
@@ -222,14 +222,14 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _due(self) -> tuple[DataFrame, int, int]:
-        """Return the letters to validate, the number of skipped letters, and the number in flight."""
+        """Return the dead letters to validate, how many were skipped, and how many are in flight."""
         (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
             return letters, 0, in_flight
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters that are not in flight, and the number of letters in flight."""
+        """Return the selected dead letters that are not in flight, and how many are in flight."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
@@ -239,7 +239,7 @@ class _SelectedLetters:
     def _settle(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], *, dry_run: bool = False
     ) -> tuple[int, DataFrame]:
-        """Close the letters with rows in silver. Return their number and the remaining open letters.
+        """Close the dead letters whose rows are in silver. Return how many, and the letters that remain open.
 
         A dry run only counts them.
         """
@@ -277,7 +277,7 @@ class _SelectedLetters:
         return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
 
     def _admitted(self, judged: DataFrame, snapshot: Snapshot) -> DataFrame:
-        """Add an admission to valid records, later than everything that silver has processed or admitted."""
+        """Add `admitted` to valid records, later than everything that silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions_in(spark, snapshot)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -295,7 +295,7 @@ class _SelectedLetters:
         return self._settled(judged, tables.begin(judged.sparkSession, self._paths.clean)).rows
 
     def _decided(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts with admissions, after comparing and writing records with ids."""
+        """Return the verdicts, with `admitted` set, after comparing and writing records with ids."""
         if self._source.unique_by is None:
             return self._admitted(judged, tables.snapshot(self._lake.spark, self._paths.clean))
         return tables.retry_on_conflict(partial(self._settle_ids, judged))
@@ -334,9 +334,9 @@ class _SelectedLetters:
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> None:
-        """Close the letters whose records passed, and update the reasons of the other letters.
+        """Close the dead letters whose records passed, and update the reasons of the others.
 
-        Records with other errors remain late, even if late records are allowed.
+        A late record that also has other errors remains late, even if late records are allowed.
         """
         passed, reasons = F.size("s.reasons") == 0, F.col("s.reasons")
         if allow_late:
@@ -364,19 +364,19 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that match `where` and are not yet replayed. This counts as an attempt."""
+        """Update the dead letters that match `where` and are not yet replayed. This counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
 
 
 def _is_unsettled() -> Column:
-    """Return the condition for open and discarded letters."""
+    """Return the condition for open and discarded dead letters."""
     return F.col("status").isin(OPEN, DISCARDED)
 
 
 def _count(judged: DataFrame) -> tuple[int, int]:
-    """Return the number of rows, and the number of rows with reasons."""
+    """Return how many rows there are, and how many of them have reasons."""
     found, failed = judged.agg(F.count(F.lit(1)), F.count_if(F.size("reasons") > 0)).first() or (0, 0)
     return found, failed
 

@@ -4,7 +4,7 @@ A letter is resolved by a silver row. The user either names the row, or names co
 row matches the letter's record. The match must be unique on both sides. The letter's status becomes `resent`,
 and the row's record is added as the letter's last reason. A row resolves at most one letter. Bronze contains
 both records, and silver contains only the second record, so the counts still add up: bronze = silver +
-letters. A rerun finds only letters that are still open. The layers may run at the same time. Like a replay,
+letters. A rerun finds only letters that are still open. The layers can run at the same time. Like a replay,
 resolving locks the source's letters.
 """
 
@@ -47,10 +47,10 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Resolved(Counted):
-    """The number of selected letters (`asked`), and the number of letters that are now `resent`.
+    """How many dead letters were selected (`asked`), and how many of them are now `resent`.
 
-    Among the remaining letters, `unmatched` letters match no silver row. `ambiguous` letters match several
-    rows, or a row that another letter also matches.
+    The others are counted in `unmatched`, if they match no silver row, or in `ambiguous`, if they match
+    several rows or a row that another letter also matches.
     """
 
     asked: int = 0
@@ -62,22 +62,22 @@ class Resolved(Counted):
 def resolve_by_record(
     lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
 ) -> Resolved:
-    """Close the single selected open letter as resent, with the replacement record's coordinates.
+    """Mark the one selected open dead letter as resent, and note the coordinates of the replacement record.
 
     `record` is a range with one offset, in a topic of the same source. Raises QueryError unless exactly one
-    letter is selected, silver has finished its micro-batch and has a row for the record, and the row resolves
+    letter is selected, silver has finished its micro-batch and has a row for `record`, and this row resolves
     no other letter.
     """
     selected = _open(lake, selection)
     count = len(selected.limit(2).collect())
     if count != 1:
         raise QueryError(
-            f"{'several open letters are' if count else 'no open letter is'} selected; a record resolves "
-            "exactly one letter. Select it with --id"
+            f"{'several open dead letters are' if count else 'no open dead letter is'} selected; a record "
+            "resolves exactly one dead letter. Select it with --id"
         )
     sources = _sources(lake, streams, selection)
     if not sources:
-        raise QueryError("the letter has just been closed, or no configured stream reads its topic")
+        raise QueryError("the dead letter has just been closed, or no configured stream reads its topic")
     (source,) = sources
     name = silver.query_name(source)
     place = f"{record.topic}/{record.partition}/{record.first}"
@@ -97,10 +97,11 @@ def resolve_by_record(
 def resolve_by_columns(
     lake: Lake, streams: Sequence[Stream], selection: Selection, columns: Sequence[str], now: datetime
 ) -> Resolved:
-    """Close each selected open letter whose record matches exactly one silver row in all `columns`.
+    """Mark each selected open dead letter as resent if it matches exactly one silver row in all `columns`.
 
-    A record's columns are parsed as in silver, even if the record has other errors. Null matches nothing.
-    Raises QueryError for a column that the contract of a selected letter's source does not contain.
+    The columns of a dead letter's record are parsed as in silver, even if the record has other errors. Null
+    matches nothing. Raises QueryError for a column that the contract of a selected letter's source does not
+    contain.
     """
     sources = _sources(lake, streams, selection)
     for source in sources:
@@ -145,14 +146,14 @@ def _by_columns(
 
 
 def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[Source]:
-    """Return the sources with selected open letters."""
+    """Return the sources that have selected open dead letters."""
     jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
     sources = (source for stream in streams for source in stream.sources)
     return [source for source in sources if silver.query_name(source) in jobs]
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Lock the source's letters. Without the lock, two resolves could use the same row."""
+    """Lock the source's dead letters. Without the lock, two resolves could use the same row."""
     silver.ensure(lake, source)
     return holding(lake, source, "resolve")
 
@@ -163,7 +164,7 @@ def _open(lake: Lake, selection: Selection) -> DataFrame:
 
 
 def _free(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Keep the silver rows whose records neither resolve a letter nor have an open letter."""
+    """Return the silver rows whose records do not resolve a dead letter and have no open dead letter."""
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
     said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
@@ -179,7 +180,7 @@ def _times(pairs: DataFrame, column: str) -> DataFrame:
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close open letters as resent, with the new record's coordinates, and return the number of letters."""
+    """Mark open dead letters as resent, with the new records' coordinates. Return how many were marked."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

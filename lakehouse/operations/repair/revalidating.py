@@ -1,4 +1,4 @@
-"""Compute the expected silver rows and letters by revalidating processed records with current settings."""
+"""Revalidate processed records with the current settings, to compute the expected silver rows and letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lakehouse.streams.definition import Source, Stream
 _KEYS = list(COORDINATES)
 
 _Seen = tuple[DataFrame, DataFrame, DataFrame]
-"""The processed records, and silver's rows and letters at a version that includes all of these records."""
+"""The processed records, and silver's rows and dead letters at a version that includes these records."""
 
 
 class Revalidation:
@@ -71,10 +71,10 @@ class Revalidation:
     def _judged(
         self, landed: DataFrame, ranges: Sequence[OffsetRange], seen: _Seen, *, allow_late: bool
     ) -> DataFrame:
-        """Return the verdicts on processed records, together with the records' silver rows and letters.
+        """Return the verdicts on processed records, together with their silver rows and dead letters.
 
         `_standing` is the silver row, or null if the record has no row. `_letter`, `_status` and `_said` are
-        the letter's id, status and reasons, or null if the record has no letter.
+        the dead letter's id, status and reasons, or null if the record has no dead letter.
         """
         names, (done, clean, letters) = silver_schema(self._source).names, seen
         standing = clean.where(within(ranges)).select(*_KEYS, F.struct(*names).alias("_standing"))
@@ -110,12 +110,12 @@ class Revalidation:
         return tables.as_declared(rows, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Return whether a letter is `resent` because of earlier id settings, not by a user's decision."""
+        """Return the condition that a dead letter is `resent` due to earlier id settings, not by a user."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self.are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
     def _closed(self, known: DataFrame, clean: DataFrame) -> DataFrame:
-        """Mark records whose ids retention has closed. Their silver rows and reasons remain unchanged."""
+        """Mark records whose ids retention has closed to new records. Rows and reasons remain unchanged."""
         self._frozen.look()
         marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")), clean)
         if marked is None:
@@ -127,7 +127,7 @@ class Revalidation:
         return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
 
     def _letters(self, version: int) -> DataFrame:
-        """Return the letters of records that silver had processed at a version."""
+        """Return the dead letters of the records that silver had processed at this version."""
         spark, paths, query = self._lake.spark, self.paths, self._query
         are_own = are_processed(spark, query, paths.clean, version)
         found = tables.read(spark, paths.dead).where(are_own)
@@ -136,7 +136,7 @@ class Revalidation:
     def _among_their_ids(self, judged: DataFrame, seen: _Seen) -> DataFrame:
         """Return the verdicts after comparing records with the same ids, in landing order.
 
-        Silver rows and letters count as landed earlier if retention has deleted their records.
+        Silver rows and dead letters whose bronze records retention has deleted count as landed earlier.
         """
         source, places, (_, clean, letters) = self._source, judged.select(*_KEYS), seen
         older = clean.join(places, _KEYS, "left_anti")
@@ -155,8 +155,8 @@ class Revalidation:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons for refusing a record. Lateness is a reason only if the record is not in silver.
 
-        If silver was built with different id settings, records in silver can also be late: they may have been
-        accepted only because their id was known.
+        If silver was built with different id settings, records in silver can also be late: they might have
+        been accepted only because their id was known.
         """
         is_admitted, stands = F.col("admitted").isNotNull(), F.col("_standing").isNotNull()
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
@@ -183,7 +183,7 @@ class Revalidation:
 
 
 def differing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
-    """Return the records whose silver row or letter differs from the result of revalidating bronze.
+    """Return the records whose silver row or dead letter differs from the result of revalidating bronze.
 
     The grain is one row per record, and the key is its coordinates. `what` describes the difference. Nothing
     is written.
@@ -203,7 +203,7 @@ def differing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values, or null."""
+    """Return the first column that differs between silver and bronze, with both values, or null if none."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
