@@ -28,7 +28,7 @@ from lakehouse.storage.tables.specs import EPOCH
 def open_transactions(
     admin: Admin, stable: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return each partition's oldest open transaction, if the last stable offset is before the end.
+    """Return the oldest open transaction of each partition whose last stable offset is before its end.
 
     Raises KafkaError if the broker cannot describe producers, which requires Kafka 2.8.
     """
@@ -43,7 +43,7 @@ def open_transactions(
                 f"id {first.producer_id}",
                 first.last_timestamp,
             )
-            since = from_ms(since_ms) or EPOCH  # a producer's timestamp may be out of range
+            since = from_ms(since_ms) or EPOCH  # a producer's timestamp can be out of range
             found[partition] = OpenTransaction(hidden[partition], name, since)
     return found
 
@@ -92,8 +92,8 @@ class Broker:
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
         """Return the ends of every partition in the existing topics, keyed by topic and partition.
 
-        `denied` then contains the topics that the user may not describe, with reasons. Raises ServiceError
-        with the reason if no broker answers within a few seconds.
+        Afterwards, `denied` contains the topics that the user may not describe, with reasons. Raises
+        ServiceError with the reason if no broker answers within a few seconds.
         """
         try:
             consumer = self._connected()
@@ -119,7 +119,7 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return the timestamp in ms of each offset's batch.
+        """Return the timestamp in ms of the record batch at each offset.
 
         The batch contains the first record at or after the offset. Offsets without a known timestamp are
         omitted. Timestamps are cached.
@@ -159,7 +159,7 @@ class Broker:
         return self._admin
 
     def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transactions at the last stable offsets, or none if the broker cannot list them."""
+        """Return the open transactions at the last stable offsets, or {} if the broker cannot list them."""
         try:
             return open_transactions(self._administering(), end)
         except KafkaError:

@@ -68,7 +68,7 @@ class CommitFacts:
 
 
 class Log:
-    """A table's log as of the last `refresh`.
+    """The content of a Delta table's log, as of the last `refresh`.
 
     `time_column` is a timestamp column with statistics.
     """
@@ -106,7 +106,7 @@ class Log:
 
     @property
     def rows(self) -> int | None:
-        """The table's row count from file statistics, or None if a file has no statistics."""
+        """The table's row count according to file statistics, or None if a file has no statistics."""
         return total([file.records for file in self.files.values()])
 
     @property
@@ -143,7 +143,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield each commit's effect from version `first` on, or None for a commit no longer in the log."""
+        """Yield the effect of each commit from version `first` on, or None for a commit gone from the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -158,7 +158,7 @@ class Log:
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return a function's result for each item. With an object store, the calls run in parallel."""
+        """Call a function with each item, and return the results. On object stores, calls run in parallel."""
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
@@ -175,7 +175,7 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return an earlier version's files in the order in which a new reader reads them.
+        """Return the files of an earlier version, in the order in which a new reader reads them.
 
         Returns None if the log no longer contains the version.
         """
@@ -203,7 +203,7 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and the listed commits that follow it."""
+        """Read the newest checkpoint, and the commits after it in the listing."""
         names = self._watched.names()
         self._begin_at(names)
         newest = max(commits_among(names), default=-1)

@@ -1,4 +1,4 @@
-"""A run's metrics, collected in its own process: micro-batches, rows by outcome, and failures.
+"""The metrics of a run, collected inside its process: micro-batches, rows by outcome, and failures.
 
 The metrics are updated once per micro-batch, from values that the run has already computed.
 """
@@ -24,7 +24,7 @@ _QUERY = ("stream", "layer", "table")
 
 
 class DriverMetrics(Watch):
-    """A run's metrics in a registry, and its current failures. Thread-safe."""
+    """A registry with a run's metrics, and the run's current failures. Thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], stores: Mapping[str, str]) -> None:
         self.registry = CollectorRegistry()
@@ -39,7 +39,7 @@ class DriverMetrics(Watch):
         )
         self._refused = self._counter("records_refused", "Rows refused by silver.", _QUERY)
         self._failures = self._counter(
-            "query_failures", "Failures of queries, their clock-driven work, and gates.", _QUERY
+            "query_failures", "Failures of queries, of their clock-driven work, and of gates.", _QUERY
         )
         self._restarts = self._counter("query_restarts", "Query restarts after a failure.", _QUERY)
         self._duration = self._histogram(

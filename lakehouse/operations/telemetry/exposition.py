@@ -20,7 +20,7 @@ _Samples = list[tuple[list[str], float]]
 
 
 class ObservationCollector(Collector):
-    """A collector for the metrics in the observation that `look` returns."""
+    """A Prometheus collector for the metrics in the observation that `look` returns."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
@@ -30,7 +30,7 @@ class ObservationCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics for a new observation."""
+        """Call `look`, and yield all metrics."""
         seen = self._look()
         yield _gauge("up", "Whether the lake and the broker could be read.", ["what"], _reached(seen))
         for name, help_, labels, samples_of in _METRICS:
@@ -211,7 +211,7 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("query_version", "Version of a query's target table, or the last version exported.", _QUERY, _done),
     ("query_done_seconds", "Time of a query's last micro-batch, since the epoch.", _QUERY, _done_times),
     ("dead_letters_open", "Open dead letters.", ["stream"], _letters),
-    ("refused_ratio", "Share of judged records that silver refused, as last reported.", _TABLE, _refused),
+    ("refused_ratio", "Share of validated records that silver refused, as last reported.", _TABLE, _refused),
     (
         "refused_over_limit",
         "Whether the refused share exceeds the setting run.refused_limit.",

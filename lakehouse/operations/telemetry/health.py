@@ -1,4 +1,4 @@
-"""Derive each stream's health, in one word, and all streams' backlogs from observations. No I/O."""
+"""Derive the health of each stream, as one word, and the backlogs of all streams. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def health_of(
     `unrun` contains the layers that no process runs, and the time when each last ran (None if unknown). A
     stream is behind if a record has waited longer than `lag_limit`, or a store lacks rows that other stores
     contain. A stream is stale if its newest event is older than `fresh`. Rows held back by a closed gate do
-    not count as waiting. If letters are open, `refused` contains the latest reports of silver's refusals.
+    not count as waiting. If dead letters are open, `refused` contains the latest reports about the records
+    that silver refused.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -71,7 +72,7 @@ def health_of(
 
 
 def worst_first(states: Iterable[StreamState]) -> list[StreamState]:
-    """Return the streams, sorted by health (worst first), then by how long it has lasted (longest first)."""
+    """Sort streams by health, worst first, and then by how long this health has lasted, longest first."""
     return sorted(states, key=_badness)
 
 
@@ -90,8 +91,8 @@ def backlogs_of(state: StreamState) -> tuple[Backlog, ...]:
 def waiting_of(state: StreamState) -> Backlog | None:
     """Return the backlog of the layer whose oldest record has waited for the longest time.
 
-    Records of unknown age count as the oldest. If nothing waits, the result has 0 records. It is None if no
-    record is known to wait and some backlog is unknown.
+    Records of unknown age count as the oldest. If nothing waits, the result has 0 records. The result is None
+    if no record is known to wait, but some backlog is unknown.
     """
     backlogs = backlogs_of(state)
     known = [one for one in backlogs if one.records is not None]
@@ -101,7 +102,7 @@ def waiting_of(state: StreamState) -> Backlog | None:
 
 
 def summary_of(states: Sequence[StreamState]) -> str:
-    """Return a one-sentence summary: health words other than well, waiting records, and the longest wait.
+    """Return a one-sentence summary: unhealthy streams, waiting records, and the longest wait.
 
         1 of 4 streams is stopped, 2 are behind; 13,500 records wait, the oldest for 13 min
 
@@ -137,7 +138,7 @@ def _length(backlog: Backlog) -> tuple[bool, float]:
 
 
 def _all_waiting(states: Sequence[StreamState]) -> str:
-    """Return a phrase with the number of waiting records and of streams with an unknown backlog."""
+    """Return a phrase that says how many records wait, and how many streams have an unknown backlog."""
     backlogs = [backlogs_of(state) for state in states]
     uncounted = sum(not of or any(one.records is None for one in of) for of in backlogs)
     unknown = f"the backlog of {uncounted} {'stream' if uncounted == 1 else 'streams'} is unknown"
@@ -179,7 +180,7 @@ def _unrun(
 
 
 def _last_active(at: datetime | None) -> str:
-    # A killed process records no stop, so this may be the time of its last micro-batch.
+    # A killed process records no stop. The time is then that of its last micro-batch.
     return "" if at is None else f" (last active at {at:%F %T} UTC)"
 
 
@@ -187,7 +188,7 @@ def _last_active(at: datetime | None) -> str:
 class _Backlog:
     """The records of topics or tables that a layer or query, the `reader`, has not read yet.
 
-    `last` is the time of its last micro-batch, or None if there was none.
+    `last` is the time of the reader's last micro-batch, or None if there was none.
     """
 
     layer: str
@@ -273,7 +274,7 @@ def _last(queries: Sequence[QueryState]) -> datetime | None:
 
 
 def _stopped(backlog: _Backlog, last: datetime | None, oldest: datetime | None) -> Health:
-    """Return the health of a stream with a backlog for a layer that last ran at `last`."""
+    """Return the health of a stream whose records wait for a layer that no process has run since `last`."""
     waited = "" if oldest is None else f"; the oldest has waited since {oldest:%F %T} UTC"
     since = max((at for at in (last, oldest) if at is not None), default=None)
     reason = f"{backlog}; no process runs it{_last_active(last)}{waited}"

@@ -1,6 +1,6 @@
-"""Record the streams' past in ops.history, and turn its rows into a series with one value per interval.
+"""Record the history of each stream in ops.history, and turn it into a series of intervals.
 
-The process that has run a stream the longest records it: every five minutes, and when it ends.
+The oldest live process of a stream records a sample every five minutes, and when the process ends.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _ORDER = tuple(Word)
 
 @dataclass(frozen=True)
 class Interval:
-    """A stream's past in an interval of time. Null means unknown, for example because nothing was recorded.
+    """The history of a stream in one interval. None means unknown, for example because nothing was recorded.
 
-    word            the worst health
-    arrived_per_s   the records that arrived in the topics, per second; `landed_per_s`: that bronze landed
-    waited_s        the longest wait of a record, in seconds
-    open_letters    the open dead letters at the interval's end
+    word            the worst health of the stream
+    arrived_per_s   how many records per second arrived in the topics
+    landed_per_s    how many records per second landed in bronze
+    waited_s        the longest time that a record waited, in seconds
+    open_letters    how many dead letters were open at the end of the interval
     """
 
     word: str | None = None
@@ -44,7 +45,7 @@ class Interval:
 
 
 def sample_of(state: StreamState, at: datetime) -> Sample:
-    """Return the sample of a stream's state at the time of its observation."""
+    """Return a sample of a stream's state, which was observed at `at` (UTC)."""
     longest = waiting_of(state)
     return Sample(
         state.name,
@@ -58,9 +59,9 @@ def sample_of(state: StreamState, at: datetime) -> Sample:
 
 
 class Slots:
-    """The samples of the current slot, and those of the slot before it once it is over.
+    """A collector of samples: one for each stream and slot of five minutes.
 
-    Only streams whose oldest live process is this one (`host`, `pid`) are sampled.
+    A stream is sampled if this process (`host`, `pid`) is its oldest live process, or if it has none.
     """
 
     def __init__(self, host: str, pid: int) -> None:
@@ -69,7 +70,7 @@ class Slots:
         self._samples: dict[str, Sample] = {}
 
     def take(self, seen: Observation) -> list[Sample]:
-        """Add an observation, and return the samples of the slot that it ends, if any."""
+        """Add an observation. If it is the first in a new slot, return the samples of the previous slot."""
         over = self.end() if self._slot != _slot(seen.at) else []
         self._slot = _slot(seen.at)
         for state in seen.streams:
@@ -79,7 +80,7 @@ class Slots:
         return over
 
     def end(self) -> list[Sample]:
-        """End the slot, and return its samples."""
+        """End the current slot, and return its samples."""
         samples = list(self._samples.values())
         self._slot, self._samples = None, {}
         return samples
@@ -89,7 +90,7 @@ class Slots:
 def recording(
     lake: str, observe: Callable[[], Observation], on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Record the streams' past during the block. A failure is reported once; its samples are lost."""
+    """Record the streams' history during the block. A failure is reported once, and its samples are lost."""
 
     def keep(ended: threading.Event) -> None:
         slots, told = Slots(socket.gethostname(), os.getpid()), False
@@ -113,9 +114,10 @@ def recording(
 
 
 def intervals(past: Sequence[Sample], start: datetime, step: timedelta, number: int) -> list[Interval]:
-    """Return `number` intervals of a stream's past, from `start` (UTC) on.
+    """Return the history of a stream as `number` intervals of length `step`, starting at `start` (UTC).
 
-    A rate is known between samples at most two slots apart. Samples before `start` serve for the first rate.
+    Rates are computed between samples that are at most two slots apart. The last sample before `start` is
+    used only for the first rate.
     """
     samples = sorted(past, key=lambda one: one.at)
     found = [list[int]() for _ in range(number)]
@@ -143,7 +145,7 @@ def _interval(samples: Sequence[Sample], indices: Sequence[int]) -> Interval:
 
 
 def _rate(pairs: Sequence[tuple[datetime, int | None, datetime, int | None]]) -> float | None:
-    """Return the growth per second over all pairs, except those between which a topic was recreated."""
+    """Return the increase per second over all pairs, except where a recreated topic reduced the count."""
     passed_s, grown = 0.0, 0
     for since, before, until, after in pairs:
         if before is not None and after is not None and after >= before:
@@ -159,7 +161,7 @@ def _worse(one: Sample, later: Sample) -> Sample:
 
 
 def _badness(word: str) -> int:
-    """Return a word's place in the order of words. Words of other versions come first."""
+    """Return the rank of a health word: the worst has the highest, and words from other versions have -1."""
     return _ORDER.index(Word(word)) if word in set(_ORDER) else -1
 
 

@@ -1,14 +1,14 @@
 """Observe the pipeline from outside its driver, through Delta logs and the broker, without a JVM.
 
     observer = Observer(STREAMS, settings)
-    observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
+    observation = observer.observe(datetime.now(UTC))  # can be called every second: reads are incremental
 
-The result is correct even if jobs are idle or dead. The backlog is 0 once every record has been processed.
+The result is correct even if jobs are idle or dead. The backlog is 0 once all records have been processed.
 Missing or damaged tables and an unreachable broker are reported as reasons in the result, never as
 exceptions. A problem in a stream's own tables affects only that stream.
 
-With an object store, an observation takes one request for each table and each export note, and three requests
-for each new commit. Streams are read in parallel.
+In an object store, an observation takes one request for each table and each note about an export, and three
+requests for each new commit. Streams are read in parallel.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RECENT_S = 0.5
 _FRESH = timedelta(days=1)
 """A stream is stale if its newest event is older than this."""
 _WITH_THE_BROKER = (Word.WELL, Word.IDLE, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
-"""Health words that may be too optimistic if the broker could not be queried."""
+"""Health words that could be too optimistic if the broker could not be queried."""
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
@@ -82,7 +82,7 @@ class Observer:
         self._observed = 0.0
 
     def read_events(self) -> None:
-        """Read all of ops.events. An observation reads a limited number of files, newest first."""
+        """Read all files of ops.events. An observation reads only a limited number of files, newest first."""
         with self._lock:
             unread = sys.maxsize
             while self._look_at_events() is None and 0 < self._happenings.unread < unread:
@@ -139,7 +139,7 @@ class Observer:
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read all tables' new commits. Return why shared tables cannot be read, or None if they can."""
+        """Read new commits to all tables. Return the reason if shared tables cannot be read, else None."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
@@ -154,7 +154,7 @@ class Observer:
         return "; ".join(reason for reason in reasons if reason is not None) or None
 
     def _look_at_events(self) -> str | None:
-        """Read new events. Return why ops.events cannot be read, or None if it can."""
+        """Read new events. Return the reason if ops.events cannot be read, else None."""
         reason = _reason(EVENTS.qualified_name, self._happenings.refresh)
         count = self._happenings.unread
         files, have = ("1 file", "has") if count == 1 else (f"{count:,} files", "have")
@@ -196,7 +196,7 @@ def _log_named(settings: Settings, name: str) -> Log:
 
 
 class _Watched:
-    """A stream with its tables' logs and export notes, as of the last `refresh`."""
+    """A stream, the logs of its tables, and the notes about its exports, as of the last `refresh`."""
 
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
@@ -241,7 +241,7 @@ class _Watched:
         query_names = [one.name for one in self._queries]
         state = StreamState(
             name,
-            Health(Word.UNKNOWN, "not judged yet"),
+            Health(Word.UNKNOWN, "not determined yet"),
             partitions=tuple(
                 lag
                 for one in self._queries

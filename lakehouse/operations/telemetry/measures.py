@@ -18,9 +18,9 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The number of unread rows, the oldest unread commit's time, and the number of unread commits.
+    """How many rows and commits of a table are unread, and the time of the oldest unread commit.
 
-    `rows` is None if the number is unknown; `reason` then says why.
+    If the number of rows is unknown, `rows` is None, and `reason` says why.
     """
 
     rows: int | None
@@ -124,7 +124,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return each partition with bronze's position and the reason why its backlog is unknown."""
+    """Return partitions whose backlog is unknown, with bronze's position and the reason."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())

@@ -22,7 +22,7 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return a query's position in `source` from its target's `log`, or None if no position is recorded."""
+    """Return a query's position in `source`, from its target table's log, or None if none is recorded."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
@@ -37,8 +37,8 @@ class ExportProgress:
     """An export's progress, read from its note in the lake at the last `refresh`.
 
     `position` is None before the first micro-batch, or if the note belongs to a different table. `behind`
-    names the stores that lack rows up to the position because they were unavailable or full. `at` is the time
-    of the note (UTC).
+    names the stores that lack some rows before the position, because they were unavailable or full. `at` is
+    the time of the note (UTC).
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:

@@ -11,7 +11,7 @@ from lakehouse.streams.definition import Stream
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query, and the tables (qualified names) or, in bronze, the topic (default name) that it reads.
+    """A query and its sources: tables by qualified name or, in bronze, the topic by default name.
 
     `target` is the table that the query writes, or None for an export. The table's log contains the query's
     progress.
@@ -60,7 +60,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query's name, given a run's name for the query or its clock-driven work."""
+    """Return the name of a query, given the name that a run uses for it or for its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

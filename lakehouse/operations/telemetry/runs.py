@@ -77,7 +77,7 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers that no process runs, and the time when each last ran (UTC; None if unknown).
+    """Return the layers that no process runs, with the time when each one last ran (UTC; None if unknown).
 
     `stops` contains the time of each layer's last stop. A layer with a micro-batch in the last ten seconds
     counts as running, possibly in a process with another HOME.
@@ -126,7 +126,7 @@ def _clear(file: Path) -> None:
 
 
 class Heartbeat(Watch):
-    """The state of this process and its queries. Thread-safe."""
+    """The state of this process and its queries, for its heartbeat file. Thread-safe."""
 
     def __init__(self, layers: Sequence[str], streams: Sequence[str], telemetry_port: int | None) -> None:
         self._layers = tuple(layers)

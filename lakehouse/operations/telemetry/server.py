@@ -4,9 +4,9 @@
 /health/live    200 while the process answers
 /health/ready   200 while the process does its work, else 503; both health paths return reasons as JSON
 
-There is no authentication. The server is therefore protected by limits on the number of connections, in total
-and per peer, and on a request's size and duration. When a limit is reached, a new connection replaces
-the oldest connection that is waiting for its peer. Only one request at a time collects metrics.
+There is no authentication, so the server limits the number of connections, in total and per peer, and the
+size and duration of each request. When a limit is reached, a new connection replaces the oldest connection
+that is waiting for its peer. Only one request at a time collects metrics.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if the limits allow it, or if another connection can be closed."""
+        """Answer a request in a thread if the limits allow it, or if another connection can be closed."""
         if self._take_place(request, client_address[0]):
             super().process_request(request, client_address)
         else:
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Record whether a response is being computed. If so, closing the connection would free no thread."""
+        """Record whether a response is being computed. Closing that connection would not free its thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing

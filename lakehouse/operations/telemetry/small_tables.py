@@ -40,7 +40,7 @@ class OpenLetters:
         missing = [path for path in self._log.files if path not in self._counts]
         for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
             self._counts[path] = found
-        # If a replay rewrites letters in the meantime, the result is either the old sum or the new sum.
+        # If a replay rewrites dead letters in the meantime, the result is either the old sum or the new sum.
         complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -170,7 +170,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return the refusals in an event's details, or None if the details do not describe refusals."""
+    """Return the refusals that an event's details describe, or None if they describe something else."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")

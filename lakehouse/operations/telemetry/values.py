@@ -182,7 +182,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Refused:
-    """A run's latest report in ops.events about a silver table's judged and refused records.
+    """The latest report in ops.events about how many records of a silver table were validated and refused.
 
     A live run counts the last hour's records, and a catch-up run counts all its records. `limit` is the
     allowed share of refused records, and `is_over` says whether the share is exceeded. `causes` lists the
@@ -202,8 +202,9 @@ class Refused:
 class QueryRun:
     """A query in a running process, and its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote or sent, or None before the first. `phases_s`
-    contains durations in seconds, keyed by phase. `error` is the current failure, or None if the query works.
+    `batch` is the table version that the micro-batch wrote or sent, or None before the first micro-batch.
+    `phases_s` contains durations in seconds, keyed by phase. `error` is the current failure, or None if the
+    query works.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -239,7 +240,7 @@ class Run:
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream's state: its health, each layer's backlog, its tables and its queries.
+    """The state of a stream: its health, the backlog of each layer, its tables and its queries.
 
     open_letters  the number of open dead letters; None while they are being counted for the first time
     gate          None if the gate has never been checked
@@ -269,9 +270,9 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """All streams' states at one point in time. The reasons say why the lake or broker could not be read.
+    """The states of all streams at one time. The reasons say why the lake or broker could not be read.
 
-    `events_reason` says why audits, stops and refusals in ops.events may be missing.
+    `events_reason` says why audits, stops and refusals in ops.events could be missing.
     """
 
     at: datetime
