@@ -12,11 +12,11 @@ from lakehouse.streams.messages import json_path
 MOST_PLACES = 9
 """The maximum scale of a decimal."""
 COORDINATES = ("topic", "partition", "offset")
-"""A record's coordinates in Kafka. They are the key of bronze and silver tables."""
+"""The columns with a record's coordinates in Kafka. They are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column with each record's own event time. The front is its maximum."""
+"""The silver column with the event time in the record itself. Its maximum, the front, sets the watermark."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
-"""The columns in a silver table that are not in its contract."""
+"""The columns that silver adds to those in a contract."""
 OWN_TABLES = frozenset({"dead_letters"})
 """Names that a stream cannot use for its silver tables."""
 
@@ -25,8 +25,8 @@ class FieldType(Enum):
     """The JSON types of a contract's fields. They are strict: "12.5" is not a number.
 
     LONG is a 64-bit integer. It may have a fraction of zeros, such as 1.0, but no exponent, such as 1e3.
-    DECIMAL is a number that fits in decimal(38,9) exactly. JSON is any value. A string that does not read
-    like JSON is stored unchanged; any other value is stored as JSON text (`messages.json_text`).
+    DECIMAL is a number that fits in decimal(38,9) exactly. JSON is any value. A JSON string is stored without
+    quotes unless it reads like JSON itself; any other value is stored as JSON text (`messages.json_text`).
     """
 
     STRING = "string"
@@ -43,8 +43,8 @@ class Field:
 
     A dot in `name` descends into an object, as in meta.dt; `a\.b` is the single field a.b. A record is
     invalid if a required field is absent, null or (for a string) empty. An optional field that is absent or
-    null is null in silver. A field is absent if its parent object is absent or null. If the parent is any
-    other value except an object, the field has the wrong type.
+    null is null in silver. A field is absent if its parent object is absent or null. If the parent is neither
+    an object nor null, the field has the wrong type.
 
     scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits: 17
@@ -59,7 +59,7 @@ class Field:
     accepts_numbers: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a malformed path, and for options that the type does not support."""
+        """Raise ValueError for a malformed path or an option that the type does not support."""
         json_path.names_of(self.name)
         is_decimal = self.type is FieldType.DECIMAL
         if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):

@@ -36,7 +36,7 @@ from lakehouse.streams.messages.layout import Equals, Key, Message, OfColumns
 OWN_SUITES = "expectations"
 """The package with the expectation suites for this project's own tables."""
 Severity = Literal["fail", "warn"]
-"""The effect of an unmet expectation: the check fails, or only warns."""
+"""The effect if an expectation is not met: the check fails, or only warns."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Source:
     deletion_key: str = "text"
     deleted_if: str | None = None
     format: RecordFormat = "json"
-    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may rotate
+    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets can change
     start: str = "earliest"
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ class WallClock:
 class EventClock:
     """A clock for tables whose rows change with event time: the greatest time merged so far from `column`.
 
-    Only micro-batches advance this time. When it advances, a current row may change even without new records,
+    Only micro-batches advance this time. When it advances, a current row can change even without new records,
     if its `due_column` is within `due_span(progress)`. Both ends of this span are inclusive; None means no
     lower bound. Folds also get these rows.
 
@@ -219,9 +219,9 @@ class RedisView:
     a hash, `lakehouse:<table>:latest:<group>`. It maps each `member` to its row with the greatest `order`.
     One HGET reads the latest row, and comparing members takes HKEYS and HMGET. Values are JSON: the exported
     message, the table's generation and the row's version. `order` is a whole number. With `rows_move`, a
-    commit may change a row's key and order by deleting the old row and inserting a new one. No other row of
-    the same member is between the two. The row key is built from all of the table's keys. Group and member
-    are built from some of these keys.
+    commit can change a row's key and order by deleting the old row and inserting a new one. No other row of
+    the same member has an order between the two. The row key is built from all of the table's keys. Group and
+    member are built from some of these keys.
     """
 
     row_key: Key
@@ -233,7 +233,7 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """A gold row's export, as a message to a topic and to the stores in `lakehouse.sinks`.
+    """The export of a gold table's rows, as messages to a topic and to the stores in `lakehouse.sinks`.
 
     topic           the destination topic; None: no topic
     key             the message key
@@ -258,7 +258,7 @@ class Export:
     sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
-        """Return the message key for a deleted row's tombstone, which no other row has.
+        """Return a message key for the tombstone of a deleted row. No other row has this key.
 
         Several rows, such as the windows of a series, can share one message key. A message with this key and
         a null value would remove all of them from a compacted topic.
@@ -269,7 +269,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Columns with estimated quantiles of `value`, and their ranks.
+    """The columns with estimated quantiles of `value`, and the rank of each one.
 
     `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
     beyond that, the rank error is at most `limit`.
@@ -284,9 +284,9 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rules for comparing a row, column by column, with the row recomputed from silver.
+    """The rules for comparing each column of a gold row with the row recomputed from silver.
 
-    The columns in `ignored` are not compared, because they depend on more than silver's rows. All other
+    The columns in `ignored` are not compared, because they do not depend on silver's rows alone. All other
     values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
     `slack`, a Column on the recomputed row is added to this tolerance.
     """
@@ -339,7 +339,7 @@ class SideTable(MergedTable):
 
 
 def only(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the only silver table's rows unchanged."""
+    """Return the rows of the only silver table that a gold table reads, unchanged."""
     (frame,) = frames.values()
     return frame
 
@@ -431,7 +431,7 @@ class Stream:
 
     @property
     def tables(self) -> tuple[MergedTable, ...]:
-        """Every gold table, each followed by its side tables."""
+        """All gold tables, each followed by its side tables."""
         return tuple(kept for table in self.gold for kept in (table, *table.sides))
 
     @property

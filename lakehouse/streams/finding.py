@@ -51,7 +51,7 @@ def found(settings: Settings) -> Iterator[Stream]:
 
 
 def with_defaults(stream: Stream, settings: Settings) -> Stream:
-    """Return the stream with the settings' defaults applied to every source."""
+    """Return the stream, with defaults from the settings applied to every source."""
     defaults = settings.stream_defaults
     sources = (
         replace(
@@ -67,7 +67,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys in all tables. If keys are wrong, raises one SettingsError for all streams."""
+    """Return the keys in all tables `[streams.NAME]`. If any are wrong, raises one SettingsError for all."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:

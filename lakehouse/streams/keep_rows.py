@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.history", "ops.expectation_
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, and for a table whose rows other tables still need."""
+    """Raise SettingsError for an unknown table, and for a retention that would delete rows still needed."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
     unknown = sorted(kept_s.keys() - known)
@@ -27,7 +27,7 @@ def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> Non
 
 
 def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the stream's tables, each with the reason why its rows must be kept, or None."""
+    """Yield each of the stream's tables, with the reason why its rows must be kept, or None."""
     for source in stream.sources:
         bronze, silver = f"bronze.{source.table}", f"silver.{source.table}"
         yield bronze, None

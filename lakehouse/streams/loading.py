@@ -27,7 +27,7 @@ _WAY_OUT = (
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
     """Return the stream at `module:OBJECT`. If OBJECT is a function, it is called with the arguments.
 
-    The module may also be in the working directory. Error messages begin with the text `said`. Raises
+    The module can also be in the working directory. Error messages begin with the text `said`. Raises
     SettingsError for a failed import, unknown or missing arguments, and an object that is not a stream.
     """
     module, _, name = address.partition(":")
@@ -84,7 +84,7 @@ def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
 
 
 def _doubt_of(here: Path, name: str) -> str | None:
-    """Return the reason why this module must not be imported from a directory, or None if it may be."""
+    """Return the reason why importing this module from a directory is unsafe, or None if it is safe."""
     package = here / name
     for path in (here, package, package / "__init__.py", here / f"{name}.py"):
         try:

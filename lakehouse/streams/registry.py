@@ -31,7 +31,7 @@ def load(settings: Settings) -> tuple[Stream, ...]:
 
 _DEFAULTS = Settings.model_construct()
 BY_DEFAULT = tuple(with_defaults(built(name, table), _DEFAULTS) for name, table in TABLES.items())
-"""The built-in streams under default settings."""
+"""The built-in streams with the default settings."""
 
 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:

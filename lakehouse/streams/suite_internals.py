@@ -31,7 +31,7 @@ from lakehouse.common.rows_as_text import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""The name of Great Expectations' view of the table that a query reads. It never drops this view."""
+"""The view that Great Expectations creates for the table that a query checks, and never drops."""
 
 _SITE = "local_site"
 _VIEW = {"module_name": __name__, "class_name": "Page"}
@@ -138,18 +138,18 @@ def _counts(rows: int, unexpected: int) -> dict[str, Any]:
 
 
 def _examples(rows: DataFrame) -> list[str]:
-    """Return the first rows as JSON."""
+    """Return the first failing rows as JSON."""
     return [json.dumps(one, ensure_ascii=False) for one in _plain(rows)]
 
 
 def _plain(rows: DataFrame) -> list[dict[str, Any]]:
-    """Return the first rows as dictionaries that can be serialized as JSON."""
+    """Return the first failing rows as dictionaries that can be serialized as JSON."""
     found = QueryResult(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
     return [dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found)]
 
 
 def read_example(text: str) -> dict[str, Any]:
-    """Return a failing row's columns from its JSON in a result."""
+    """Parse the JSON of a failing row, as stored in a result, into its columns."""
     example: dict[str, Any] = json.loads(text)
     return example
 
@@ -191,7 +191,7 @@ def without_progress(context: AbstractDataContext) -> None:
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results and suites from the run at this time (UTC)."""
+    """Return the identifiers of the results and suites of the run that began at `at` (UTC)."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

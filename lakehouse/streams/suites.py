@@ -1,4 +1,4 @@
-"""Expectations for suites. Each has a name and a severity, and reports the keys of rows that fail.
+"""The expectations that a suite can contain. Each has a name and a severity, and reports failing rows' keys.
 
 There are two kinds of expectations. A condition on a row is a Spark expression; one pass over the table
 evaluates all conditions in a suite. A query checks several rows together, in a separate pass: for duplicate
@@ -64,8 +64,8 @@ def no_rows(
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
     row whenever the expectation was met before but no longer is. In the step, `{batch}` contains the rows
     whose keys have changed since the last check, and `gold_name_changes` contains the changes since then.
-    Since then, other tables may have received new rows and gold rows new values, but no row was removed. If
-    the step returns a row, the whole table is checked, because the row may still be correct. `near` limits
+    Since then, other tables can have received new rows, and gold rows new values, but no row was removed. If
+    the step returns a row, the whole table is checked, because the row could still be correct. `near` limits
     the rows that the step reads from another table. It maps the table's view to (column, first, last). The
     column must be between `first` and `last`, which are Spark SQL expressions over a row of the batch. The
     column and both expressions are timestamps or longs.
@@ -80,7 +80,7 @@ def no_rows(
 
 
 def fresh(column: str, *, within: str) -> ExpectFresh:
-    """Expect a column's newest time (UTC) to be no older than `within`, a duration such as 90m or 7d.
+    """Expect the newest time (UTC) in a column to be no older than `within`, a duration such as 90m or 7d.
 
     An empty table is not fresh. The severity is `warn`. Raises ValueError if `within` is not a duration.
     """

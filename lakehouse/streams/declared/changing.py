@@ -51,7 +51,7 @@ def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
 
 
 def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[tuple[str, str, SourceKeys]]:
-    """Yield each source's table name, the location of its keys in the file, and the keys."""
+    """Yield the table name of each source, the location of its keys in `lakehouse.toml`, and the keys."""
     if isinstance(keys, OfKind):
         own = keys.sources_in_order()
         for place, (source, given) in enumerate(zip(stream.sources, own, strict=True)):
@@ -65,7 +65,7 @@ def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[t
 
 
 def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str]:
-    """Yield a message for each unknown table, each ambiguous key, and each `emit` that has no effect."""
+    """Yield an error message for each unknown table, ambiguous key, and `emit` without effect."""
     sources = [source.table for source in stream.sources]
     if isinstance(keys, Changes) and len(sources) > 1:
         for name in SourceKeys.model_fields:

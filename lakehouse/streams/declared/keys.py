@@ -1,4 +1,4 @@
-"""The keys in a table `[streams.NAME]`, as a class for each kind, and the streams that the keys declare."""
+"""The keys that a table `[streams.NAME]` can contain: one class per kind, which also builds the stream."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLUMN = re.compile(r"\{(\w+)\}")
 
 
 class SourceKeys(Table):
-    """A source: its topic, and how its records are read; see `lakehouse.streams.Records`."""
+    """The keys for a source: its topic, and how its records are read; see `lakehouse.streams.Records`."""
 
     topic: Topic | None = None
     event_time: Path | None = None
@@ -101,7 +101,7 @@ class InPython(Changes):
 
 
 class NewSource(SourceKeys):
-    """A new stream's source, whose topic is required."""
+    """The keys for the source of a new stream. The topic is required."""
 
     topic: Topic
     table: Name | None = None
@@ -166,7 +166,7 @@ class WindowedSums(OfOneTopic):
 
 
 class WindowKeys(Table):
-    """One gold table with statistics: the arguments of `Windows`, with the message key as a template."""
+    """The keys for a gold table with statistics: the arguments of `Windows`. `series` is a template."""
 
     by: Fields
     length: Length
@@ -238,7 +238,7 @@ class RunningTotals(OfOneTopic):
 
 
 class SideKeys(NewSource):
-    """One side of a call: its topic and its payload field."""
+    """The keys for one side of a call: its topic and its payload field."""
 
     payload: OneField
 

@@ -1,4 +1,4 @@
-"""Rules declared as Spark SQL conditions over a row's columns."""
+"""Validation rules that are declared as Spark SQL conditions over a row's columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
 
 _COLUMN = re.compile(r"\{(\w+)\}")
-# Text, quoted names and comments. They may contain any words.
+# Strings, quoted names and comments. They can contain any words.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
@@ -42,7 +42,8 @@ _WITHOUT_BRACKETS = {
 class RuleKeys(Table):
     """A rule.
 
-    As in a CHECK constraint, null passes. In the message, the column's value replaces `{column}`.
+    As in a CHECK constraint, a row passes if the condition is null. In the message, the column's value
+    replaces `{column}`.
     """
 
     name: Annotated[
@@ -58,7 +59,7 @@ class RuleKeys(Table):
 
 @dataclass(frozen=True)
 class SqlRules:
-    """A source's rules: first the rules of its kind, then the rules declared in the table `key`."""
+    """A source's validation rules: those of the stream's kind, then those declared in the table `key`."""
 
     key: str
     of_kind: Callable[[], tuple[Rule, ...]]
@@ -105,7 +106,7 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
 
 
 def _message(template: str) -> Column:
-    """Return a message as a Column. Decimals are written without trailing zeros, and nulls as null."""
+    """Return a rule's message as a Column. Decimals are written without trailing zeros, and nulls as null."""
     parts = [
         F.coalesce(F.col(part).cast("variant").cast("string"), F.lit("null")) if place % 2 else F.lit(part)
         for place, part in enumerate(_COLUMN.split(template))

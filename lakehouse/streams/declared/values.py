@@ -1,4 +1,4 @@
-"""The values of a stream's keys, as written in TOML: durations, fields, topics, numbers and times."""
+"""The types of values that a stream's keys can have in TOML: durations, fields, topics, numbers, times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of the given keys. A JSON null counts as given only for `to`."""
+        """Return the values of the named keys that are set. A null counts as set only for `to`."""
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None or name == "to"}
 
@@ -111,7 +111,7 @@ def _number(given: object) -> object:
 
 
 Duration = Annotated[str, _duration(0)]
-"""A duration as text. It may be zero."""
+"""A duration as text. Zero is allowed."""
 Length = Annotated[str, _duration(1)]
 """A duration of at least a second."""
 Moment = Annotated[datetime, BeforeValidator(moment), AfterValidator(_check_moment)]

@@ -12,9 +12,9 @@ gap T apart:
                   (a call with both sides )       (a call with one side only)
 
 A joined call contains its first and last time, event counts and earliest payloads. Parts of the same call can
-be merged in any order. A call closes once the wall clock is T plus the grace plus one second past its last
-event. A later event corrects the call, and may join two calls into one; the key of one of the two is then
-deleted.
+be merged in any order. A call closes once the wall clock is T plus the grace period plus one second past its
+last event. A later event corrects the call, and can join two calls into one; the key of one of the two is
+then deleted.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def joined_calls(
 class Joining:
     """The join of a pair's events into calls. `sides` maps silver tables to their payload columns.
 
-    `gap_s` is the gap T, and `grace_s` the grace after it.
+    `gap_s` is the gap T in seconds, and `grace_s` is the grace period after the gap.
     """
 
     pair: tuple[str, str]
@@ -166,12 +166,12 @@ class Joining:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of a call's key."""
+        """The key of the table of calls."""
         return (*self.pair, "ts")
 
     @property
     def payloads(self) -> tuple[str, ...]:
-        """The payload columns."""
+        """The payload columns, one for each side."""
         return tuple(self.sides.values())
 
     @cached_property
@@ -215,7 +215,7 @@ class Joining:
         return timedelta(seconds=self.gap_s + self.grace_s + 1)
 
     def counted(self) -> Column:
-        """Return an aggregate that counts the events in parts of calls."""
+        """Return an aggregate that adds up the events in parts of calls."""
         first, *others = (F.col(f"{side}_events") for side in self.payloads)
         return F.sum(sum(others, first))
 
@@ -241,7 +241,7 @@ class Joining:
         return found
 
     def pieces(self, clean: DataFrame) -> DataFrame:
-        """Return the calls that the rows of a micro-batch form on their own."""
+        """Return the calls formed by the rows of a micro-batch alone, without the table's rows."""
         return self._joined(clean)
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
@@ -362,7 +362,7 @@ def _is_closed() -> Column:
 
 @cache
 def _is_standing() -> Column:
-    """Return the condition for current rows that new events may change or that are due to close."""
+    """Return the condition for current rows that new events can change or that are due to close."""
     return F.col("touched") | ((F.col("status") == "open") & _is_closed())
 
 

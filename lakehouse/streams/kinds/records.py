@@ -18,7 +18,7 @@ Named = str | Field
 
 @dataclass(frozen=True)
 class Records:
-    """The records in a topic, without the fields that a kind's own arguments name.
+    """The records in a topic, apart from the fields that are arguments of the stream's kind.
 
     `also` lists additional fields to keep in silver. `event_time` is the field with the event time; its unit
     and zone are as in a Contract. `rules` returns the validation rules. `table` is the name of the bronze and
@@ -49,7 +49,7 @@ def source_of(
     rules: Callable[[], tuple[Rule, ...]] = tuple,
     tombstone: str | None = None,
 ) -> Source:
-    """Return a stream's source with its kind's fields and rules, and those that `records` declares."""
+    """Return a stream's source with the fields and rules of its kind, and those declared in `records`."""
     given = Records(records) if isinstance(records, str) else records
     time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
     contract = Contract((*fields, *given.also), *time)
@@ -62,7 +62,7 @@ def source_of(
 def identified(source: Source, unique_by: str | None, sequence_by: str | None) -> Source:
     """Return the source with an id and a sequence for its records, adding any missing fields.
 
-    An added id is a string, which may be written as an integer. An added sequence is an integer. Raises
+    An added id is a string, which can be written as an integer. An added sequence is an integer. Raises
     ValueError for an id or sequence field that is optional or of another type.
     """
     known = {field.name: field for field in source.contract.fields}
@@ -141,7 +141,7 @@ def json_name_of(column: str) -> str:
 
 
 def pinned_name(stream: str, setting: str) -> str:
-    """Return the full name in `lakehouse.toml` of an argument that determines a table's rows."""
+    """Return the full key in `lakehouse.toml` for an argument that determines a table's rows."""
     return f"streams.{stream}.{setting}"
 
 

@@ -49,7 +49,7 @@ _ON_THE_WAY = ("_now", "recomputed")
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """One statistics table in gold.
+    """A gold table with statistics per key and window.
 
     by             the fields in its key, all strings
     length         the length of its tumbling event-time windows, such as 1m
@@ -80,7 +80,7 @@ class Windows:
 
     @property
     def instead(self) -> Mapping[str, str]:
-        """The defaults for optional key columns. Raises ValueError for a name that is not part of the key."""
+        """The values that replace nulls in optional key columns. Raises ValueError for an unknown name."""
         found = fields_of(self.by, FieldType.STRING)
         columns = {name: one.column for one in found for name in (one.name, one.column)}
         if unknown := sorted(self.absent.keys() - columns.keys()):

@@ -140,7 +140,7 @@ class _Sums:
         )
 
     def message(self, names: dict[str, str]) -> Message:
-        """Return a row's message, with the key's columns under these JSON names."""
+        """Return the message for a row. `names` maps the key's columns to their JSON names."""
         return Message(
             {
                 **{name: Plain(column) for name, column in names.items()},
@@ -181,9 +181,9 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose current or new total is null because it does not fit.
+        """Return the keys whose current or new total is null because it does not fit in its type.
 
-        Their sum may still fit.
+        The sum of the two totals can still fit.
         """
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))

@@ -7,7 +7,7 @@ A record adds its amount, positive or negative, to its key's total. A Kafka reco
 is a tombstone: it resets the total to zero.
 
 If records have a Kafka key, all records with the same key are in one partition, ordered by offset. If
-partitions were added to the topic, or if records have no Kafka key, a key's records may be in several
+partitions were added to the topic, or if records have no Kafka key, a key's records can be in several
 partitions. Each partition's records then stay in offset order, and the partitions are merged by each one's
 greatest event time so far:
 
@@ -180,12 +180,12 @@ class Totals:
 
     @property
     def notification_keys(self) -> tuple[str, ...]:
-        """The key of a notification: the total's key and the record's coordinates."""
+        """The key columns of a notification: the key of the total, and the record's coordinates."""
         return (self.by, "partition", "offset")
 
     @cached_property
     def schema(self) -> StructType:
-        """One row per key. The last columns are state for the next fold."""
+        """The schema of the totals: one row per key. The last columns are state for the next fold."""
         return described(
             (self.by, "string", "The key to which the total belongs."),
             (
@@ -218,7 +218,7 @@ class Totals:
 
     @cached_property
     def notifications_schema(self) -> StructType:
-        """One row per notification."""
+        """The schema of the notifications, with one row each."""
         return described(
             (self.by, "string", "The key to which the total belongs."),
             ("value", decimals.TYPE, "The total after this record."),
@@ -279,7 +279,7 @@ class Totals:
 
     @cached_property
     def _standing(self) -> Columns:
-        """A key's current row as a record in the sequence."""
+        """The columns of a key's current row, as the first record in the sequence of the key's records."""
         crossings = F.transform(F.map_values("partitions"), lambda state: state["crossings"])
         return Columns(
             {
@@ -305,7 +305,7 @@ class Totals:
 
     @cached_property
     def _coming(self) -> Columns:
-        """A new record in the sequence."""
+        """The columns of a new record in the sequence of a key's records."""
         is_sale = F.col("value").isNotNull()
         return Columns(
             {
@@ -321,7 +321,7 @@ class Totals:
 
     @cached_property
     def _counting(self) -> tuple[Columns, ...]:
-        """Columns to add to the sequence, in successive steps.
+        """Columns to add to the sequence of a key's records, in successive steps.
 
         `total`, `count` and `last_event_time` are the values since the last tombstone, as of each record.
         `crossing` is the number of crossings so far, and `notified` is true if the record causes a
@@ -398,14 +398,14 @@ class Totals:
 
     @cached_property
     def _all_partitions(self) -> Columns:
-        """The states of all of a key's partitions."""
+        """The states of all partitions that contain the key."""
         others = F.map_filter("standing", lambda partition, _state: ~F.map_contains_key("new", partition))
         every = F.when(F.col("standing").isNull(), F.col("new")).otherwise(F.map_concat(others, "new"))
         return Columns({"partitions": every})
 
     @cached_property
     def _row(self) -> Columns:
-        """A key's row, and its notifications."""
+        """The columns of a key's new row, and of its notifications."""
         last = ("total", "count", "last_event_time")
         values = {name: F.col("last").getField(name) for name in last}
         values["reached"] = F.when(F.size("partitions") > 1, F.col("place").getField("ordered_at"))

@@ -45,8 +45,8 @@ def is_plain(text: Column) -> Column:
     """Return whether text from Spark's parser is certain to be a JSON string that does not read like JSON.
 
     Such text begins with a letter, but not with true, false or null. Objects, arrays, numbers and quoted
-    strings begin with other characters. Text with a question mark, which may stand for half a surrogate pair,
-    is excluded.
+    strings begin with other characters. Text with a question mark is excluded, because the question mark can
+    stand for half a surrogate pair.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

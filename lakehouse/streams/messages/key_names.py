@@ -25,7 +25,7 @@ def escaped(name: Column, separators: str = ":") -> Column:
 
 
 def escaped_text(name: str, separators: str = ":") -> str:
-    """Escape a Python string as `escaped` does a column."""
+    """Escape separators in a Python string, as `escaped` does in a column."""
     text = _PERCENT.sub("%25", name)
     for separator in separators:
         text = text.replace(separator, _ESCAPES[separator])
@@ -33,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Join names into a key that is unique to this combination, or null if any name is null."""
+    """Join names into a key that is unique for each combination of names, or null if any name is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

@@ -4,9 +4,9 @@
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
 Calling a key or message returns a Column over a gold row; exports write its value. `of(row)` returns the same
-value as a Python object, with which readers without Spark find exported rows and return the same values. The
-row maps columns to values, with timestamps in microseconds since the epoch (UTC). A null value results in
-null, and a key with a null part is null.
+value as a Python object, so readers without Spark can find exported rows and return the same values. `row`
+maps columns to values, with timestamps in microseconds since the epoch (UTC). The result is null for a null
+value, and for a key with a null part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUP_SEPARATORS = ":{}"
 
 
 class OfColumns(Protocol):
-    """A value computed from a row's columns."""
+    """A value that is computed from columns of a gold row."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class _OfColumn:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column, as a tuple."""
+        """The only column, as a tuple."""
         return (self.column,)
 
 
@@ -100,14 +100,14 @@ class Millis(_OfColumn):
 
 @dataclass(frozen=True)
 class MillisThen:
-    """A number that orders rows by a timestamp in milliseconds, and then by another column modulo 1000."""
+    """A number that orders rows by the timestamp `column`, in ms, then by the column `then` modulo 1000."""
 
     column: str
     then: str
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The timestamp column and the other column."""
+        """The names of the two columns: `column` and `then`."""
         return (self.column, self.then)
 
     def __call__(self) -> Column:
@@ -179,7 +179,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Name(_OfColumn):
-    """A column as part of a key, with these separators escaped as in `messages.key_names`."""
+    """A column as part of a key. The given separators are escaped in it, as in `messages.key_names`."""
 
     separators: str = ":"
 
@@ -203,7 +203,7 @@ class Key:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the key's parts read, in order."""
+        """The columns from which the key is computed, in the order of its parts."""
         names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
         return tuple(dict.fromkeys(names))
 
@@ -223,7 +223,7 @@ class Key:
 
 
 def key(*parts: str | OfColumns) -> Key:
-    """Return a key made of these parts."""
+    """Return a key made of these parts. A `str` is used literally."""
     return Key(parts)
 
 

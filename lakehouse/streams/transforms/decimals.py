@@ -1,4 +1,4 @@
-"""Exact sums of decimal(38,9). A sum is null only if the total does not fit, whatever the intermediate sums.
+"""Exact sums of decimal(38,9). A sum is null only if the total does not fit, regardless of intermediate sums.
 
 Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
 back into range. For amounts of either sign, the parts below and above 10^15 are therefore summed separately,
@@ -21,7 +21,7 @@ _HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 
 
 def total(column: str, over: WindowSpec | None = None) -> Column:
-    """Return the sum of a column without nulls, as an aggregate or over a window.
+    """Return the sum of a column that contains no nulls, as an aggregate or over a window.
 
     The sum is null if it does not fit in decimal(38,9).
     """
@@ -69,6 +69,6 @@ def _digits(high: Column, low: Column) -> Column:
 
 
 def _with(values: Mapping[str, Column], function: Callable[[Column], Column]) -> Column:
-    """Apply a function to a struct of these values, each computed once."""
+    """Return a function's result for a struct of these values, so that each value is computed only once."""
     bound = F.struct(*(value.alias(name) for name, value in values.items()))
     return F.get(F.transform(F.array(bound), function), F.lit(0))

@@ -13,7 +13,7 @@ from lakehouse.streams.definition import only
 
 @dataclass(frozen=True)
 class FilledNulls:
-    """A gold table's `combine`: the only silver table's rows, with nulls replaced by each column's default.
+    """A `combine` for gold tables that read one silver table. It replaces nulls with each column's default.
 
     Readers without Spark use its `defaults` to compute the same keys from a silver row.
     """

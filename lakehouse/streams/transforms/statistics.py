@@ -35,7 +35,7 @@ SHOWN = described(
         for name, rank in PERCENTILES.items()
     ),
 )
-"""The columns for users."""
+"""The statistics columns that users read."""
 
 FOR_MERGES = described(
     ("m2", "double", "Sum of squared distances from avg, for merges; cleared once no more rows can arrive."),
@@ -94,7 +94,7 @@ def merged(left: str, right: str) -> dict[str, Column]:
 
 
 def derived() -> dict[str, Column]:
-    """Return the columns for users, derived from a frame's state columns."""
+    """Return the columns that users read, derived from the state columns of a frame."""
     variance = F.when(F.col("count") > 1, F.col("m2") / (F.col("count") - 1))
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
@@ -109,7 +109,7 @@ def rank_error_limit(quantile_k: int) -> float:
 
 
 def slack() -> dict[str, Column]:
-    """Return how much two computations of each statistic may differ because of rounding.
+    """Return how much two computations of each statistic can differ because of rounding.
 
     The rounding error of a sum of doubles grows with its largest terms, and that of a deviation with the
     largest values.

@@ -1,8 +1,8 @@
 """Tumbling event-time windows, and tables with statistics of a value per window.
 
 A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
-epoch. A row becomes final once event time has passed the window's end plus the grace. While no events arrive,
-the wall clock decides instead. A final row remains final even if the grace changes
+epoch. A row becomes final once event time has passed the window's end plus the grace period. While no events
+arrive, the wall clock decides instead. A final row remains final even if the grace period changes
 (`lakehouse.engine.progress.finality`), but is still updated as long as silver accepts records for it.
 """
 
@@ -92,8 +92,8 @@ class StatisticsWindows:
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials that cannot be merged, because their current row has no sketch.
 
-        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may already
-        include rows of later micro-batches, which must cause another recomputation.
+        Maintenance clears the sketch together with m2. A recomputed window gets m2 but no sketch, because it
+        can already include rows of later micro-batches. These micro-batches must recompute it again.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
@@ -114,14 +114,14 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the start of the last window whose state may be cleared.
+        """Return the start of the last window whose state can be cleared.
 
         Later windows have not ended yet.
         """
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
-        """Add a column with the start of the row's window to clean rows."""
+        """Add a column to clean rows with the start of each row's window."""
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
@@ -144,7 +144,7 @@ class StatisticsWindows:
 
 @dataclass(frozen=True)
 class _Folding:
-    """A fold's columns, built once: for the changed windows, their states, derived values, and the result."""
+    """The columns that a fold computes, built once: changed windows, states, derived values, the result."""
 
     touched: Column
     states: Columns
@@ -180,7 +180,7 @@ def _folding(table: StatisticsWindows) -> _Folding:
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:
-    """Return a row's message: the columns in `names` under their JSON names, then times and statistics."""
+    """Return the message for a row: columns under the JSON names in `names`, then times and statistics."""
     return Message(
         {
             **{name: Plain(column) for name, column in names.items()},
