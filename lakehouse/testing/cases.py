@@ -19,7 +19,7 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
-"""The rows of the only table, or the rows of each table, keyed by name."""
+"""The expected rows: a list if there is one table, or lists keyed by the name of the table or topic."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
 _MESSAGE = ("key", "value", "text")
@@ -68,7 +68,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """A stream's results for all records so far.
+    """The results of a stream for all records that it has processed so far.
 
     `clock` is the clock's current time (UTC).
     """
@@ -87,7 +87,7 @@ class Outcome:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Process further micro-batches and compare the results, as `Case` does.
+        """Process further micro-batches, and compare the results with the expected rows, as `Case` does.
 
         Silver and gold are compared in their final state. Dead letters and messages are compared only for
         these batches.
@@ -134,7 +134,7 @@ class Outcome:
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return one row per dead letter and reason. The record with the index `first` has the number 0."""
+        """Return one row per dead letter and reason. Records are numbered from 0, from index `first` on."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -154,7 +154,10 @@ class Outcome:
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-    """Return the expected rows, keyed by table or topic. Raises ValueError for a missing or unknown name."""
+    """Return the expected rows, keyed by the name of their table or topic.
+
+    Raises ValueError if a name is unknown, or if names are missing although there are several.
+    """
     if expected is None:
         return {}
     if not isinstance(expected, Mapping):

@@ -24,7 +24,7 @@ def differences(
     *,
     in_order: bool = False,
 ) -> list[str]:
-    """Return lines that describe how the rows differ from the expected rows, or no lines if they agree.
+    """Return lines that describe how `found` differs from the expected rows, or no lines if they agree.
 
     Every row must have a counterpart; with `in_order`, in the same position. Columns that no expected row
     contains are not compared. Raises ValueError for an unknown column.
@@ -49,8 +49,8 @@ def differences(
 def is_same(expected: Any, found: Any) -> bool:
     """Return whether a value equals the expected value.
 
-    An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
-    numbers, and decimals given as text, are compared exactly. In the expected value, times may be written as
+    An object can have more fields than expected. Floats are compared with a relative tolerance of 1e-9. Other
+    numbers, and decimals given as text, are compared exactly. In the expected value, times can be written as
     ISO 8601 text, bytes as text, and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
@@ -93,7 +93,7 @@ def _in_order(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
 
 
 def _matched(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
-    """Return a maximum matching, as a dict from indices of expected rows to indices of found rows."""
+    """Match as many rows as possible. Return a dict from indices of expected rows to those of found rows."""
     fits = [[place for place, row in enumerate(found) if is_same(one, row)] for one in expected]
     taken: dict[int, int] = {}
 

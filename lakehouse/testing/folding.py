@@ -1,4 +1,4 @@
-"""Hold a stream's tables in data frames: validation, aggregation, merges and exports without a lake.
+"""Run a stream without a lake: validate, aggregate, merge and export its records in data frames.
 
 The layers' own code validates the records and computes the changes to gold (`lakehouse.engine.layers.folds`).
 Only the state differs: watermarks, clean rows, dead letters and gold are kept in memory instead of tables. In
@@ -73,7 +73,7 @@ class Message:
 
 
 class Folding:
-    """A stream's tables after a number of micro-batches.
+    """The tables of a stream, held in data frames, after a number of micro-batches.
 
     `topic` maps a topic's default name to its actual name. `is_small` means that there are only a few rows,
     which a single task processes.
@@ -213,7 +213,7 @@ class Folding:
         return gathered(rows, Amount.FEW if self._is_small else Amount.MANY)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean under the current watermark. The others become dead letters."""
+        """Return the clean records, given the current watermark. The others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -286,7 +286,7 @@ class Folding:
         self._put(table, folded.rows)
 
     def _made_anew(self, table: GoldTable, keyed: DataFrame) -> DataFrame:
-        """Return the partials for these keys, computed from all clean rows so far."""
+        """Recompute the partials for these keys from all clean rows so far."""
         history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
         return recomputing.of_keys(table, self._gathered(history), keyed).localCheckpoint()
 
@@ -324,9 +324,9 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return the records' greatest own event time.
+    """Return the greatest event time that the records themselves contain.
 
-    It is read in microseconds, because local times can be ambiguous.
+    The time is collected in microseconds, because local times can be ambiguous.
     """
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)

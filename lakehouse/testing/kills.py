@@ -42,7 +42,7 @@ def crash_at(
 
 
 def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
-    """Have a step write a micro-batch, which may have been planned earlier."""
+    """Have a step write a planned micro-batch."""
     with step.write(batch, now) as passed:
         return passed.result
 

@@ -1,4 +1,4 @@
-"""Records in the short forms that tests can use."""
+"""Convert the short forms in which tests can write records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
 """A record, or just its value: an object (with exact Decimals), text, bytes, or None (a tombstone)."""
 
 Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
-"""The records of one micro-batch. If the stream reads several topics, they may be grouped by topic."""
+"""The records of one micro-batch. If the stream reads several topics, the records can be grouped by topic."""
 
 
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:

@@ -36,7 +36,7 @@ _PIECES = 4
 _EXAMPLES = 3
 
 Place = tuple[str, int]
-"""The location of a clean row: its table, and its index in the table."""
+"""The location of a clean row: the name of its silver table, and its index in this table."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class SameGold:
                 wrong = _differences(stream, self._merged(stream, clean, way, clock), expected)
                 if wrong:
                     said = [
-                        f"gold of {stream.name} differs from a single batch's (seed={seed}, way {number})"
+                        f"{stream.name}: gold differs from that of a single batch (seed={seed}, way {number})"
                     ]
                     raise AssertionError("\n".join([*said, *_described(way), *wrong]))
 
     def _merged(
         self, stream: Stream, clean: Mapping[str, pa.Table], way: _Way, now: datetime
     ) -> dict[str, DataFrame]:
-        """Merge clean rows in the given way, and return the gold and side tables, keyed by name."""
+        """Merge clean rows in the given way. Return the resulting gold and side tables, keyed by name."""
         folding = Folding(self.spark, stream, is_small=True)
         for batch, is_retried in zip(way.batches, way.retried, strict=True):
             rows = {
@@ -136,7 +136,7 @@ class SameGold:
             raise AssertionError(f"none of the records of {stream.name} are clean, so gold is empty")
         wrong = [line for check in checks for line in _said(check)]
         if wrong:
-            raise AssertionError("\n".join([f"gold of {stream.name} differs after crashes", *wrong]))
+            raise AssertionError("\n".join([f"{stream.name}: gold differs after crashes", *wrong]))
 
 
 def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa.Table]:
@@ -195,7 +195,7 @@ def _compared(stream: Stream, table: MergedTable, found: DataFrame, expected: Da
 
 
 def _said(check: Check) -> list[str]:
-    """Return lines that describe the differences that a check found, or no lines if there are none."""
+    """Return lines that describe the differences found by an audit's check, or no lines if there are none."""
     if not check.differences:
         return []
     shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])

@@ -53,7 +53,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
 
     said = str(first.value).split("\n")
     seed = re.fullmatch(
-        r"gold of transactions differs from a single batch's \(seed=(\d+), way \d+\)", said[0]
+        r"transactions: gold differs from that of a single batch \(seed=(\d+), way \d+\)", said[0]
     )
     assert seed is not None
     assert "micro-batch 0" in said[1]
@@ -91,5 +91,5 @@ def test_on_a_lake_every_write_is_killed_and_the_audit_finds_what_is_wrong(
 ) -> None:
     assert_same_gold(SALES, SOLD, now=NOW, lake=tmp_path / "sales")
     forgetful = replace(TRANSACTIONS, gold=(replace(USER_TRANSACTIONS_5M, fold=last_wins),))
-    with pytest.raises(AssertionError, match="gold of transactions differs after crashes"):
+    with pytest.raises(AssertionError, match="transactions: gold differs after crashes"):
         assert_same_gold(forgetful, SPENT, now=NOW, lake=tmp_path / "forgetful", seed=2)
