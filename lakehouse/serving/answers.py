@@ -18,9 +18,10 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Origin:
-    """A response's source. `generation` and `version` are None if the table does not exist yet.
+    """The source of a response, with the generation and version of the table.
 
-    `is_final` is true if the response can no longer change, and None if that is unknown.
+    `generation` and `version` are None if the table does not exist yet. `is_final` is true if the response
+    can no longer change, and None if that is unknown.
     """
 
     source: str
@@ -30,28 +31,28 @@ class Origin:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The members of a response's body that describe its source."""
+        """The members of the JSON body that describe the source."""
         stamp = {"source": self.source, "generation": self.generation, "version": self.version}
         return stamp | {"isFinal": self.is_final}
 
     @property
     def etag(self) -> str:
-        """The ETag, which changes whenever the response may have changed."""
+        """The ETag, which changes whenever the response could have changed."""
         known = (self.source, self.generation, self.version)
         return f'"{"-".join(str(one) for one in known if one is not None)}"'
 
 
 def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
-    """Return a response with this body and its origin, or 304 if the client already has this version."""
+    """Return a response with this body and its origin, or 304 if the client already has it."""
     return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Return the same response as `answered`, with the JSON text `rows` inserted unchanged.
+    """Return a response like `answered`, with the JSON text `rows` inserted between `before` and `after`.
 
-    The text is not parsed, so numbers in it keep all their digits.
+    `rows` is not parsed, so numbers in it keep all their digits.
     """
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
@@ -82,7 +83,7 @@ def in_camel_case(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return a column's or field's name in camelCase, as responses use it."""
+    """Convert the name of a column or field to camelCase, as used in responses."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 

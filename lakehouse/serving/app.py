@@ -65,7 +65,7 @@ def make_app(
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
-    # A row's TTL starts when its event lands. The row's own time may be later by up to the future tolerance.
+    # A row's TTL starts when its event lands. The row's own time can be later by up to the future tolerance.
     whole_s = settings.redis.ttl_s - settings.stream_defaults.future_tolerance_s
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)

@@ -81,9 +81,10 @@ class _Running:
 
 
 class Actions:
-    """Runs `program` (default: this installation's `lakehouse`), each command for at most `deadline_s`.
+    """Runs commands of `program` (by default, this installation's `lakehouse`), one at a time.
 
-    Python's `-P` keeps the program from importing modules from the working directory.
+    A command is stopped after `deadline_s` seconds. Python's `-P` keeps the program from importing modules
+    from the working directory.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Actions:
     def cancel(self, id_: str, actor: str) -> Action | None:
         """Ask an action to stop. Return the action, or None if the id is unknown.
 
-        The action may take a while to stop.
+        The action can take a while to stop.
         """
         running = self._running
         if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
@@ -156,7 +157,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start a task that stops an action, unless there already is one. Return the task."""
+        """Start a task that stops an action, unless such a task is already running. Return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
@@ -187,7 +188,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the output's lines, and truncate long lines. Return the last 1 MiB of the output."""
+    """Collect the lines of a command's output, truncating long ones. Return the last 1 MiB of the output."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]

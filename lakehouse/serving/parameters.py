@@ -60,9 +60,9 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque string that marks the end of a page. It contains the sort values of the last row.
+    """Return a cursor: an opaque string that contains the sort values of a page's last row.
 
-    A cursor does not pin a version. The next page is read from the newest version, without repeating rows.
+    A cursor does not pin a table version. The next page is read from the newest version, and repeats no row.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.urlsafe_b64encode(_signature(text) + text).rstrip(b"=").decode()
@@ -94,7 +94,10 @@ _T = TypeVar("_T")
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of items.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=60_000, description="`next` from the previous page. Repeat the other parameters."),
+    Query(
+        max_length=60_000,
+        description="The value of `next` in the previous page. Repeat all other parameters unchanged.",
+    ),
 ]
 
 
@@ -106,13 +109,13 @@ class Paging:
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return the cursor's values, or None for the first page. Raises Problem 400 if it is invalid."""
+        """Return the cursor's values, or None for the first page. Raises Problem 400 for a bad cursor."""
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return a page of a complete list, and `next`, the cursor of the following page.
+        """Return the requested page of a complete list, and `next`, the cursor of the following page.
 
-        The cursor contains the number of items before that page.
+        `next` is None on the last page. A cursor contains the number of items before its page.
         """
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit

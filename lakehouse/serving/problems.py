@@ -37,7 +37,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's term
 
 
 def unprocessable(parameter: str, detail: str) -> Problem:
-    """Return the error for an invalid parameter."""
+    """Return the 422 error for an invalid parameter."""
     found = [{"parameter": parameter, "detail": detail}]
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{parameter}: {detail}", errors=found)
 
@@ -91,6 +91,6 @@ async def _of_routing(request: Request, error: HTTPException) -> Response:
 
 async def _of_defects(request: Request, error: Exception) -> Response:
     number = secrets.token_hex(8)
-    _log.error("%s %s failed, %s", request.method, request.url.path, number, exc_info=error)
-    detail = f"this is a bug in the server; its log has the details under {number}"
+    _log.error("%s %s failed, error id %s", request.method, request.url.path, number, exc_info=error)
+    detail = f"this is a bug in the server; for details, search its log for {number}"
     return response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail, id=number))

@@ -50,7 +50,7 @@ _MOST = 20
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Raise Problem 400 if a parameter is not declared by the route, or is wrongly repeated.
+    """Raise Problem 400 if a parameter is not declared by the route, or is repeated but takes one value.
 
     Every route depends on this function, so no route needs its own list of parameters.
     """
@@ -69,7 +69,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise Problem 400 for the first of a parameter's values that is not a known name."""
+    """Raise Problem 400 if a value of a parameter is not a known name."""
     for value in values:
         if value not in known:
             detail = no_such(what, value, known)

@@ -83,7 +83,7 @@ class Counted:
 
 
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return a blocking check of Redis and gold. The server is ready if it can read at least one of them.
+    """Return a blocking function that checks Redis and gold. The server is ready if it can read either.
 
     The reasons name the unavailable stores but not their addresses, because probes need no token.
     """

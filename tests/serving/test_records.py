@@ -197,7 +197,7 @@ def test_a_record_that_bronze_has_read_past_was_deleted_skipped_or_never_there(l
     seen = state(TRANSACTIONS)
     never = why_absent(lake, 7, seen)
     assert never is not None
-    assert never.startswith("bronze has read past it: it is a transaction marker")
+    assert never.startswith("bronze has read past this offset: it is a transaction marker")
     first = "before the first record that bronze read: Kafka no longer had it"
     assert why_absent(lake, 5, seen) == first
     late = replace(TRANSACTIONS, sources=(replace(SOURCE, start="latest"),))
@@ -312,7 +312,7 @@ def test_a_key_that_several_tables_make_together_is_not_guessed(lake: ServedLake
     assert (row.key, row.is_there) == (None, None)
     assert row.reason == (
         "a row of gold.call_records combines rows of silver.call_analytics and silver.call_metrics, "
-        "so one of them does not determine its key"
+        "so a single silver row does not determine its key"
     )
 
 

@@ -43,9 +43,9 @@ class NewVersion:
 
 
 class Changes:
-    """A change detector that calls `look` every `every_s` seconds while there are listeners.
+    """Detects new table versions by calling `look` every `every_s` seconds while there are listeners.
 
-    `look` may block, and returns the tables' current versions.
+    `look` returns the current versions of all tables. It is called in a thread, so it may block.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Changes:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count a caller's listener during the block. Raises Problem 429 if there are too many listeners."""
+        """Count one listener for the caller during the block. Raises Problem 429 if there are too many."""
         if self._places.total() >= _MOST_LISTENERS or self._places[caller] >= _MOST_OF_A_CALLER:
             why = (
                 f"{self._places[caller]} of {_MOST_OF_A_CALLER} event streams are open for {caller}, and "
@@ -92,7 +92,7 @@ class Changes:
     ) -> AsyncGenerator[str, None]:
         """Yield server-sent events, and heartbeat comments while nothing changes.
 
-        Call this method within `place`.
+        Call this method inside a `place` block.
         """
         async with self._starting:
             if self._poller is None:
@@ -112,7 +112,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number in a listener's last id, or None if the listener cannot resume from there."""
+        """Return the number in the listener's last event id, or None if the listener cannot resume there."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -120,7 +120,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after `seen`. Return False if none occurred before the timeout."""
+        """Wait for a change that is newer than number `seen`. Return False if the wait times out."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

@@ -1,7 +1,7 @@
 """Read dead letters without Spark: counts, lists and single letters.
 
-If the table does not exist yet, there are no letters. A response contains at most 256 KiB of a letter's
-value, key or header, as hex, text and JSON.
+If the dead-letter table does not exist yet, the results are empty. A response contains at most 256 KiB of a
+letter's value, key or header, as hex, text and JSON.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return one part of a record, or None if it is null. Raises IndexError for a missing header."""
+    """Return the bytes of a record's value, key or header, or None if it is null.
+
+    Raises IndexError if the record has no header with this index.
+    """
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, or None for null parts. Only the first hundred headers are listed."""
+    """Return the lengths of a record's value, key and first hundred headers, with None for null parts."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -52,10 +55,10 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON containing the piece of the data at an offset, and `next`, the next piece's offset.
+    """Return JSON text with the piece of the data at an offset, and `next`, the offset of the next piece.
 
     The piece is returned as hex. It is also returned as text if it is UTF-8, and as JSON if it is the
-    complete data and is valid JSON. A piece of text never ends within a character.
+    complete data and is valid JSON. A piece of text never ends in the middle of a character.
     """
     if data is None:
         return "null"
@@ -74,7 +77,7 @@ def piece(data: bytes | None, offset: int) -> str:
 
 
 def _text(given: bytes) -> tuple[bytes, str | None]:
-    """Return the bytes up to the last complete character, with their text.
+    """Return the bytes up to the last complete UTF-8 character, and their text.
 
     If the bytes are not UTF-8, return all of them and None.
     """
@@ -103,9 +106,9 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """A filter for letters. A letter must match all given conditions. Times are in epoch microseconds.
+    """A filter for dead letters. A dead letter must match every condition that is not None.
 
-    `text` must occur in the message of one of the letter's reasons; case is ignored.
+    `text` must occur in the message of one of its reasons; case is ignored. Times are in epoch microseconds.
     """
 
     stream: str | None = None
@@ -118,14 +121,14 @@ class WantedLetters:
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return the filters on stream, topic, status and time. The filters on reasons are in `keep`."""
+        """Return the filters on stream, topic, status and time. `keep` applies the filters on reasons."""
         equal = {"stream": self.stream, "topic": self.topic, "status": self.status}
         found = [delta.equals(name, value) for name, value in equal.items() if value is not None]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
         return found + ([] if self.until is None else [delta.before("first_seen", self.until)])
 
     def keep(self, part: pa.Table) -> pa.Table:
-        """Return the letters with the wanted rule and the wanted text among their reasons."""
+        """Return the dead letters that have the wanted rule and the wanted text among their reasons."""
         if self.rule is not None:
             letters, rules = _reasons(part, "rule")
             part = part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
@@ -138,7 +141,7 @@ class WantedLetters:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of streams, topics and rules that may occur in dead letters."""
+    """The names of streams, topics and rules that can occur in dead letters."""
 
     streams: Collection[str]
     topics: Collection[str]
@@ -152,16 +155,16 @@ class Letters:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the table's generation and version, keyed by its SQL name.
+        """Return the generation and version of silver.dead_letters, keyed by the table's SQL name.
 
         The result is empty if the table cannot be read.
         """
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Count letters by stream, rule and status, largest first.
+        """Count dead letters by stream, rule and status, largest count first.
 
-        A letter that breaks two rules counts for both.
+        A dead letter that breaks two rules is counted once for each.
         """
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -176,7 +179,7 @@ class Letters:
         return delta.read_or(self._table, read, [])
 
     def names(self) -> Names:
-        """Return the names of all streams, topics and rules that occur in the letters."""
+        """Return the names of all streams, topics and rules that occur in dead letters."""
 
         def read(snapshot: Snapshot) -> Names:
             streams, topics, rules = set[str](), set[str](), set[str]()
@@ -189,7 +192,7 @@ class Letters:
         return delta.read_or(self._table, read, Names((), (), ())).value
 
     def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
-        """Return the newest `most` letters, newest first and without their raw bytes."""
+        """Return the newest `most` dead letters that match, newest first, without their raw bytes."""
         order = Order(_NEWEST, wanted.after)
         return delta.read_or(
             self._table,
@@ -200,7 +203,7 @@ class Letters:
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter without its raw bytes, or None if the id is unknown."""
+        """Return one dead letter without its raw bytes, or None if the id is unknown."""
 
         def read(snapshot: Snapshot) -> Row | None:
             for part in snapshot.rows(LISTED, delta.equals("id", id_)):
@@ -211,29 +214,29 @@ class Letters:
         return delta.read_or(self._table, read, None)
 
     def of_record(self, stream: str, topic: str, partition: int, offset: int) -> Found[list[Row]]:
-        """Return a stream's letters of one record, without raw bytes."""
+        """Return the dead letters of one record in a stream, without raw bytes."""
         values = {"stream": stream, "topic": topic, "partition": partition, "offset": offset}
         return self._matching([delta.equals(name, value) for name, value in values.items()])
 
     def with_unique_id(self, stream: str, unique_id: str) -> Found[list[Row]]:
-        """Return a stream's letters of records with this id (`unique_by`), without raw bytes."""
+        """Return a stream's dead letters whose records have this id (`unique_by`), without raw bytes."""
         return self._matching([delta.equals("stream", stream), delta.equals("unique_id", unique_id)])
 
     def beginning(self, prefix: str) -> Found[list[Row]]:
-        """Return the letters whose own id begins with this prefix, without raw bytes."""
+        """Return the dead letters whose own id (not their record's) has this prefix, without raw bytes."""
         return self._matching([pc.starts_with(ds.field("id"), pattern=prefix)])
 
     def _matching(self, where: list[ds.Expression]) -> Found[list[Row]]:
         return delta.read_or(self._table, lambda snapshot: delta.all_rows(snapshot, LISTED, where), [])
 
     def record(self, id_: str) -> Found[Row | None]:
-        """Return a letter's status and its record's raw bytes, or None if the id is unknown."""
+        """Return a dead letter's status and the raw bytes of its record, or None if the id is unknown."""
         columns = ("status", *RAW)
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 
 
 def _reasons(part: pa.Table, field: Literal["rule", "message"]) -> tuple[pa.Array, pa.Array]:
-    """Return two arrays with an entry for each reason: the index of its letter, and this field of it."""
+    """Return two arrays with one entry per reason: the row index of its dead letter, and the given field."""
     reasons = part["reasons"].combine_chunks()
     return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), field)
 

@@ -29,7 +29,7 @@ from lakehouse.storage.tables.watched_log import WatchedLog
 from lakehouse.streams.messages.layout import Row
 
 MOST_BYTES = 8 * 1024 * 1024
-"""The maximum size of a page's rows. A single row may be larger."""
+"""The maximum total size of the rows in a page, in bytes. A single row can be larger."""
 _LOOKED_AFTER_S = 0.1
 _LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
@@ -47,14 +47,14 @@ class NoTableError(TableAwayError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a table. `generation` is the table's creation time in ms, as in the export."""
+    """One version of a table. `generation` is the time in ms when the table was created, as in the export."""
 
     generation: int
     version: int
     dataset: ds.Dataset
 
     def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
-        """Yield the matching rows in parts of bounded size. Missing columns are filled with null."""
+        """Yield the matching rows in parts of bounded size. Columns that the table lacks are left out."""
         names = [name for name in columns if name in self.dataset.schema.names]
         try:
             scanner = self.dataset.scanner(
@@ -68,7 +68,7 @@ class Snapshot:
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
         """Return the row with this value in `column`, or None if there is none.
 
-        The row's other columns may be large, so only its row group is read, a few rows at a time.
+        Other columns can be large, so only the row's row group is read, a few rows at a time.
         """
         try:
             for fragment in self.dataset.get_fragments(equals(column, value)):
@@ -110,7 +110,7 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version. A recreated table is reopened.
+        """Return the newest version of the table. If the table was recreated, reopen it.
 
         Raises NoTableError if there is no table, and TableAwayError if the table cannot be read.
         """
@@ -161,9 +161,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Order:
-    """A sort order for pages. Its columns are never null and together identify a row.
+    """The sort order of pages. The columns are never null, and together they identify a row.
 
-    `after` holds the previous page's last values in these columns, with times in microseconds.
+    `after` contains the values of these columns in the previous page's last row. Times are in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
@@ -200,7 +200,7 @@ def first_rows(
     most: int,
     keep: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> FirstRows:
-    """Return the first `most` rows in the given order, without the rows that `keep` drops.
+    """Return the first `most` matching rows in the given order, without the rows that `keep` drops.
 
     If the rows are large, fewer rows are returned (see MOST_BYTES).
     """
@@ -218,7 +218,7 @@ def first_rows(
 
 
 def read(table: Table, found: Read[_T]) -> _T:
-    """Read the newest version. If the read fails, reopen the table and retry once."""
+    """Read from the newest version of a table. If the read fails, reopen the table and retry once."""
     try:
         return found(table.snapshot())
     except NoTableError:
@@ -229,7 +229,7 @@ def read(table: Table, found: Read[_T]) -> _T:
 
 
 def read_or(table: Table, read_: Read[_T], nothing: _T) -> Found[_T]:
-    """Return the value read from the newest version, or `nothing` if the table does not exist yet."""
+    """Return the value read from a table's newest version, or `nothing` if the table does not exist yet."""
     try:
         return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
     except NoTableError:
@@ -237,7 +237,7 @@ def read_or(table: Table, read_: Read[_T], nothing: _T) -> Found[_T]:
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return the generation and version of each readable table, keyed by name."""
+    """Return the generation and version of each readable table, keyed by table name."""
     found = {}
 
     def look(name: str) -> None:
@@ -260,7 +260,7 @@ def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
 
 
 def all_rows(snapshot: Snapshot, columns: Sequence[str], where: Sequence[ds.Expression]) -> list[Row]:
-    """Return some columns of all rows that match every condition."""
+    """Return the given columns of all rows that match every condition."""
     return [row for part in snapshot.rows(columns, everything(where)) for row in as_rows(part, columns)]
 
 
@@ -307,7 +307,7 @@ def _fitting(rows: pa.Table, indices: pa.Array) -> int:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column's values, with times as epoch microseconds, even those in structs."""
+    """Return the values of a column, with all times, including those in structs, as epoch microseconds."""
     for times in (_MICROS, pa.int64()):
         column = column.cast(_with_times(column.type, times))
     return cast("list[Any]", column.to_pylist())

@@ -1,4 +1,4 @@
-"""Read the ops tables for the API: events, gates, the latest expectation results, and the streams' past.
+"""Read the ops tables for the API: events, gates, the latest expectation results, and the streams' history.
 
 A table that does not exist yet is treated as empty.
 """
@@ -34,8 +34,8 @@ def told(event: Event) -> dict[str, Any]:
 def details_of(event: Event) -> Any:
     """Return an event's decoded details, or their text if they are not JSON.
 
-    NaN and infinities become strings. Tracebacks are removed, because they may contain record values that not
-    every caller may read.
+    NaN and infinities become strings. Tracebacks are removed, because they can contain record values that not
+    every caller is allowed to read.
     """
     try:
         details = None if event.details is None else json.loads(event.details, parse_constant=str)
@@ -79,7 +79,7 @@ class Ops:
         return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:
-        """Return the results from the latest check of each table."""
+        """Return the expectation results from the latest check of each table."""
         return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
 
     def happenings(
@@ -118,7 +118,7 @@ class Ops:
         return delta.read_or(self._tables[EVENTS.qualified_name], read, [])
 
     def history(self, since: datetime) -> Found[Mapping[str, Sequence[Sample]]]:
-        """Return each stream's samples in ops.history at this time or later."""
+        """Return the samples in ops.history from this time on, keyed by stream."""
 
         def read(snapshot: Snapshot) -> Mapping[str, Sequence[Sample]]:
             found = dict[str, list[Sample]]()
@@ -136,7 +136,7 @@ def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:
 
 
 def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:
-    """Return the rows with the greatest `at` for each value of `by`."""
+    """For each value of the column `by`, return the rows with the greatest value of the column `at`."""
     last = dict[Any, int]()
     for part in snapshot.rows((by, at), None):
         _note(last, delta.as_rows(_greatest(part, by, at), (by, at)), by, at)

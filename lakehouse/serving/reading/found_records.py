@@ -1,4 +1,4 @@
-"""A Kafka record as it was found in the layers: plain values, without the record's content. Times are UTC."""
+"""Where a Kafka record was found in each layer: plain values, without the record's content. Times are UTC."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Place:
 
 @dataclass(frozen=True)
 class InBronze:
-    """The record in bronze: Kafka's time and the landing time, UTC, or the likely reason why it is absent.
+    """The record in bronze: its Kafka timestamp and landing time (UTC), or the likely reason for its absence.
 
-    `kafka_timestamp` is also None if Kafka's time is not a valid time.
+    `kafka_timestamp` is also None if Kafka's timestamp is not a valid time.
     """
 
     table: str
@@ -37,7 +37,7 @@ class InBronze:
 
 @dataclass(frozen=True)
 class InSilver:
-    """The record's row in silver and its event time, UTC, or the likely reason why there is no row."""
+    """The record's row in silver and its event time (UTC), or the likely reason why there is no row."""
 
     table: str
     is_there: bool
@@ -61,8 +61,8 @@ class Sent:
 
     `version` is the table's newest version. `sent_version` is the last version whose changes the export has
     sent, and `sent_at` the time (UTC) when it did so; both are None if nothing has been sent. `rows_waiting`
-    counts change-feed rows, and is None if that is unknown. `behind` names stores that lack rows. `reason`
-    says why a row may not have been sent, and is None if every version has been sent.
+    counts change-feed rows, and is None if that is unknown. `behind` names the stores that lack
+    rows. `reason` says why some rows might not have been sent, and is None if every version has been sent.
     """
 
     topic: str | None
@@ -76,11 +76,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class InGold:
-    """The row of a gold table with which the record is merged.
+    """The row of a gold table into which the record is merged.
 
     `key` maps key columns to values, with times as datetimes (UTC), and is None if it cannot be computed from
     the silver row. `is_there` says whether a row with this key exists, and is None if the key is None.
-    `reason` says why the key is unknown, why there is no row, or why the row may not contain the record yet.
+    `reason` says why the key is unknown, why there is no row, or why the row might still lack the record.
     """
 
     table: str
@@ -103,7 +103,7 @@ class InStream:
 
 @dataclass(frozen=True)
 class FoundRecord:
-    """A record in the tables of each stream that reads its topic. There may be no such stream."""
+    """Where a record is in each stream that reads its topic. `streams` is empty if no stream reads it."""
 
     topic: str
     partition: int

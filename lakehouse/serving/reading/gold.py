@@ -56,7 +56,7 @@ class Gold:
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
-        """Return the row with this key. Times need to match only to the millisecond, as in messages."""
+        """Return the row with this key. Times match if they agree to the millisecond, as in messages."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
     def rows_of(self, table: MergedTable, keys: Row, start_ms: int, end_ms: int) -> GoldRows:
@@ -65,18 +65,19 @@ class Gold:
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the last exported row with these key values, in the Redis view's order."""
+        """Return the latest exported row with these key values, in the order that the Redis view defines."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return the latest exported row of each of the first `most` members after the name `after`.
+        """Return the latest exported row of each member in the table's Redis view, one page at a time.
 
-        Members are sorted by name. `keys` filters the rows.
+        Members are sorted by name. The page contains the first `most` members after the name `after`. `keys`
+        filters the rows.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 
     def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
-        """Return the first `most` rows of a selection, sorted by the columns in `sorted_by`."""
+        """Return the first `most` rows of a selection, sorted by the columns that `sorted_by` returns."""
         return self._pages(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
@@ -91,7 +92,7 @@ class Gold:
 
 
 def columns_of(table: MergedTable) -> tuple[str, ...]:
-    """Return the names of the columns that responses need."""
+    """Return the names of the table's columns that API responses need."""
     view, message = table.export.redis, table.export.value
     parts: list[OfColumns] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
@@ -136,7 +137,7 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
 def _latest_of_members(
     snapshot: Snapshot, table: MergedTable, keys: Row, after: str | None, most: int
 ) -> FirstRows:
-    """Return a page of members. Only the newest rows of the page's members are held in memory."""
+    """Return the latest rows of a page of members. Only these members' newest rows are held in memory."""
     columns, view = columns_of(table), table.export.redis
     (column,), order = view.member.columns, view.order.columns
     conditions = _matches(table, keys) + _left(table)
@@ -161,7 +162,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return each member's rows with the greatest value of `order`."""
+    """For each member, return the rows with the greatest value in the column `order`."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 
@@ -174,7 +175,7 @@ def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int)
 
 
 def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
-    """Return filters for rows with these values. Times match to the millisecond."""
+    """Return filters for rows with these column values. Times match if they agree to the millisecond."""
     conditions = []
     for column, value in keys.items():
         if is_time(table, column):

@@ -1,4 +1,4 @@
-"""Choose the source of a response's rows: Redis, or gold if rows are missing or Redis is unavailable.
+"""Choose where to read the rows for a response: Redis, or gold if Redis lacks rows or is unavailable.
 
 Both sources return rows as exported messages. A response reports its source, the table's generation and a
 version. For rows from Redis, the version is the newest commit that wrote one of them. For rows from gold, it
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """One row: its message as JSON, whether it is final (None if unknown), and its columns.
+    """One row: its exported message as JSON, whether the row is final, and its columns.
 
-    `row` is None for a row from Redis.
+    `is_final` is None if that is unknown. `row`, the columns, is None for a row from Redis.
     """
 
     message: str
@@ -68,7 +68,9 @@ class Answer:
 
 
 class Lookups:
-    """Row lookups. They raise Problem 404 if neither store has the rows, and 503 if both are unavailable.
+    """Row lookups in Redis and gold.
+
+    They raise Problem 404 if neither store has the rows, and Problem 503 if both stores are unavailable.
 
     Redis contains every window that starts within the last `whole_s` seconds, unless Redis has lost rows.
     """
@@ -93,7 +95,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of one member. `keys` contains the columns of the group and of the member."""
+        """Return the latest row of one member. `keys` contains the key values of its group and the member."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -106,9 +108,9 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest rows of a group's members, sorted by member name and starting after `after`.
+        """Return the latest rows of a group's first `most` members after the name `after`, sorted by name.
 
-        `keys` contains the group's columns.
+        `keys` contains the key values of the group.
         """
         why, found = None, None
         try:
@@ -123,10 +125,10 @@ class Lookups:
         )
 
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
-        """Return the last windows of the series with these keys, newest first.
+        """Return the last `windows` windows of the series with these keys, newest first.
 
-        Windows without events are missing. Redis cannot distinguish such a window from an expired one. A
-        series that has gaps and reaches back further than the time to live is therefore read from gold.
+        Windows without events are left out. Redis cannot distinguish such a window from an expired one, so a
+        series that has gaps and reaches back further than the time to live is read from gold.
         """
         assert table.window_s is not None  # noqa: S101 - only windowed tables have series
         column, step = table.keys[-1], table.window_s * 1000
@@ -159,7 +161,7 @@ class Lookups:
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Run a table scan as `scan` does, but only one at a time, because the rows may be large."""
+        """Run a table scan as `scan` does, but only one at a time, because the rows can be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(
@@ -186,7 +188,7 @@ class Lookups:
 
 
 class Scans:
-    """A limited queue that runs a few scans at a time. Raises Problem 429 if the queue is full."""
+    """A limited queue of table scans that runs a few at a time. Raises Problem 429 if the queue is full."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)
@@ -201,7 +203,7 @@ class Scans:
 
 
 def group_of(table: MergedTable, keys: Row) -> str:
-    """Return the name of the group's hash in Redis."""
+    """Return the name of a group, as used in Redis keys."""
     return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
 
 
@@ -248,5 +250,5 @@ def _is_final_message(table: MergedTable, message: str) -> bool | None:
 
 
 def away(why: str) -> Problem:
-    """Return the error for a store that cannot be read at the moment."""
+    """Return the 503 error for a store that cannot be read at the moment."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

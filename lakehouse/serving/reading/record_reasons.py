@@ -1,6 +1,6 @@
-"""Say why a record is not in a layer, from an observation of its stream. No I/O.
+"""Explain why a record is not in a layer, based on an observation of its stream. Does no I/O.
 
-The observation must be older than the read that did not find the record. Otherwise the record may have been
+The observation must be older than the read that did not find the record. Otherwise the record could have been
 processed in between.
 """
 
@@ -10,7 +10,7 @@ from lakehouse.operations.telemetry import LayerLag, PartitionLag, QueryState, S
 
 
 def not_landed(state: StreamState, topic: str, partition: int, offset: int) -> str | None:
-    """Return why bronze cannot contain the record yet, or None if bronze has read past the offset."""
+    """Return the reason why bronze cannot contain the record yet, or None if bronze has read past it."""
     known = [one for one in state.partitions if one.topic == topic]
     lag = next((one for one in known if one.partition == partition), None)
     if lag is None or lag.position is None:
@@ -24,7 +24,10 @@ def not_landed(state: StreamState, topic: str, partition: int, offset: int) -> s
 
 
 def unread(state: StreamState, query: str, source: str) -> str | None:
-    """Return why a query may not have processed a row of `source` yet, or None if it has read every row."""
+    """Return the reason why a query might not have processed a row of `source` yet.
+
+    Return None if the query has read every row.
+    """
     lag = _lag(state, query, source)
     if lag is None:
         return f"it is unknown how far {query} has read {source}{_because(state)}"
@@ -37,9 +40,9 @@ def unread(state: StreamState, query: str, source: str) -> str | None:
 
 
 def unsent(state: StreamState, query: QueryState | None, source: str, version: int | None) -> str | None:
-    """Return why rows of the gold table `source` may not have been sent, or None if all have been.
+    """Return the reason why rows of the gold table `source` might not have been sent, or None if all were.
 
-    `query` is the table's export, and `version` the table's version; each is None if it is unknown.
+    `query` is the state of the table's export, and `version` the table's version, or None if unknown.
     """
     if query is None or version is None:
         return f"it is unknown which version of {source} has been sent{_because(state)}"

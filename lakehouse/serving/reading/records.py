@@ -1,6 +1,6 @@
 """Find one Kafka record in every layer, without Spark and without reading its content.
 
-A record is named by its topic, partition and offset, which are the key of bronze and silver tables:
+A record is identified by its topic, partition and offset, which are the key of bronze and silver tables:
 
     bronze    the row, or why not: bronze's position, ops.data_losses, ops.retention
     silver    the row, a dead letter, or both; or silver's backlog in bronze
@@ -51,7 +51,7 @@ _LONG = 2**63
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A record, one stream and source that reads its topic, and the state of that stream."""
+    """A record, a stream that reads its topic, that stream's source for the topic, and the stream's state."""
 
     place: Place
     stream: Stream
@@ -68,7 +68,7 @@ class _Wanted:
 
     @property
     def gold(self) -> list[tuple[GoldTable, MergedTable]]:
-        """The gold tables that read the source, and their side tables, each with its main table."""
+        """The gold tables that read the source, and their side tables, as pairs of main table and table."""
         mains = [main for main in self.stream.gold if self.source.table in main.reads]
         return [(main, table) for main in mains for table in (main, *main.sides)]
 
@@ -76,7 +76,7 @@ class _Wanted:
 class RecordSearch:
     """A search for records in a lake.
 
-    All methods block. They raise TableAwayError if a table cannot be read; a missing table has no rows.
+    All methods block. They raise TableAwayError if a table cannot be read; a missing table counts as empty.
     """
 
     def __init__(self, streams: Sequence[Stream], settings: Settings, gold: Gold, letters: Letters) -> None:
@@ -94,7 +94,7 @@ class RecordSearch:
         return tuple(dict.fromkeys(stream.name for stream, source in self._sources if source.id_column))
 
     def unread_topic(self, topic: str) -> str | None:
-        """Return a message with the known topics if no stream reads this topic, or None if one does."""
+        """Return an error message that lists the known topics, or None if a stream reads this topic."""
         if topic in self.topics:
             return None
         near = nearest(topic, self.topics)
@@ -102,7 +102,7 @@ class RecordSearch:
         return f"no stream reads topic {shown(topic)}, only {', '.join(self.topics)}{meant}"
 
     def find(self, place: Place, seen: Observation) -> FoundRecord:
-        """Return the record in each layer. `seen` is an observation of the same streams, made before."""
+        """Return where the record is in each layer. `seen` is an earlier observation of the same streams."""
         states = {
             state.name: replace(state, lake_reason=seen.lake_reason or state.lake_reason)
             for state in seen.streams
@@ -115,7 +115,7 @@ class RecordSearch:
         return FoundRecord(place.topic, place.partition, place.offset, tuple(found))
 
     def places_of_id(self, id_: str) -> list[Place]:
-        """Return the coordinates of records with this id in silver and in letters, at most twenty.
+        """Return the coordinates of at most twenty records with this id, from silver and the dead letters.
 
         Only streams whose records have ids (`unique_by`) are searched.
         """
@@ -128,7 +128,7 @@ class RecordSearch:
         return sorted(found)[:_MOST_PLACES]
 
     def places_of_letter(self, prefix: str) -> list[Place]:
-        """Return the coordinates of records with letters whose id begins with this prefix, at most twenty."""
+        """Return the coordinates of at most twenty records whose dead letter has an id with this prefix."""
         return sorted({_place(row) for row in self._letters.beginning(prefix).value})[:_MOST_PLACES]
 
     def _table(self, layer: str, name: str) -> Table:
@@ -160,7 +160,7 @@ class RecordSearch:
         )
 
     def _why_gone(self, wanted: _Wanted) -> str:
-        """Return why bronze has no row for an offset that it has read past."""
+        """Return the reason why bronze has no row for an offset that it has read past."""
         place, source = wanted.place, wanted.source
         for row in _all_of(self._losses, _losses_at(place)):
             first, last = row["first_offset"], row["last_offset"]
@@ -175,14 +175,14 @@ class RecordSearch:
             return f"deleted by retention, which has deleted the partition up to offset {max(taken):,}"
         if delta.read_or(self._bronze[source.table], _has_before(place), nothing=False).value:
             return (
-                "bronze has read past it: it is a transaction marker, or an aborted or compacted record, or "
-                "another writer has deleted the row"
+                "bronze has read past this offset: it is a transaction marker, or an aborted or compacted "
+                "record, or another writer has deleted the row"
             )
         start = "" if source.start == "earliest" else f", or start = {source.start!r} excluded it"
         return f"before the first record that bronze read: Kafka no longer had it{start}"
 
     def _silver_row(self, wanted: _Wanted) -> Row | None:
-        """Return the silver row's columns without payload: the event time, and the columns of gold's keys."""
+        """Return the event time and the gold key columns of the record's silver row, without the payload."""
         keys = (row_keys.columns_for(wanted.source, table) for _, table in wanted.gold)
         columns = tuple(dict.fromkeys(("event_time", *(name for names in keys for name in names))))
         return delta.read_or(self._silver[wanted.source.table], _row_at(wanted.place, columns), None).value
@@ -197,7 +197,7 @@ class RecordSearch:
         elif bronze.is_there:
             why = record_reasons.unread(wanted.state, wanted.silver, wanted.bronze) or (
                 f"{wanted.silver} has read all of {wanted.bronze}, so another writer has deleted the row or "
-                "the letter; `lakehouse audit` compares them"
+                "the dead letter; `lakehouse audit` compares the tables"
             )
         elif _all_of(self._retention, _retained(wanted.silver)):
             why = "bronze does not contain it; if silver had a row, retention has deleted it"
@@ -249,7 +249,7 @@ def _why_no_row(main: GoldTable, table: MergedTable, *, is_there: bool) -> str |
 
 
 def _all_of(table: Table, read: delta.Read[list[Row]]) -> list[Row]:
-    """Return the rows that a function reads from a table, or none if there is no table."""
+    """Return the rows that `read` finds in a table, or an empty list if there is no table."""
     nothing: list[Row] = []
     return delta.read_or(table, read, nothing).value
 
@@ -260,7 +260,7 @@ def _at(place: Place) -> list[ds.Expression]:
 
 
 def _row_at(place: Place, columns: Sequence[str]) -> delta.Read[Row | None]:
-    """Return a function that reads some columns of the row with these coordinates."""
+    """Return a function that reads the given columns of the row with these Kafka coordinates."""
 
     def read(snapshot: Snapshot) -> Row | None:
         return next(iter(delta.all_rows(snapshot, columns, _at(place))), None)
@@ -269,7 +269,7 @@ def _row_at(place: Place, columns: Sequence[str]) -> delta.Read[Row | None]:
 
 
 def _has_before(place: Place) -> delta.Read[bool]:
-    """Return a function that tells whether a table has an earlier row of the record's partition."""
+    """Return a function that tells whether a table has a row with an earlier offset of the same partition."""
     where = [*_at(place)[:2], cast("ds.Expression", ds.field("offset") < place.offset)]
 
     def read(snapshot: Snapshot) -> bool:
@@ -289,7 +289,7 @@ def _retained(table: str) -> delta.Read[list[Row]]:
 
 
 def _with_id(column: str, id_: str) -> delta.Read[list[Row]]:
-    """Return a function that reads the coordinates of the rows with this id, which is text or a number."""
+    """Return a function that reads the Kafka coordinates of the rows whose id column has this value."""
 
     def read(snapshot: Snapshot) -> list[Row]:
         kind = snapshot.dataset.schema.field(column).type if column in snapshot.dataset.schema.names else None
@@ -314,7 +314,7 @@ def _letter(row: Row) -> LetterOf:
 
 
 def _moment(micros: int | None) -> datetime | None:
-    """Return a time in UTC, or None for null and for a time that Python cannot represent."""
+    """Convert epoch microseconds to a UTC time, or to None if Python cannot represent the time."""
     try:
         return None if micros is None else from_micros(micros)
     except OverflowError:

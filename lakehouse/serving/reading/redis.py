@@ -1,4 +1,4 @@
-"""Read rows from Redis. If Redis does not answer, no further attempt is made for one second."""
+"""Read rows from Redis. After a failed request, no further request is sent for one second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RedisAwayError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """A row in Redis: its message as JSON, and the generation and version that wrote it."""
+    """A row in Redis: its message as JSON, and the table generation and version that wrote the row."""
 
     message: str
     generation: int
@@ -46,9 +46,9 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class StoredMembers:
-    """The latest rows, keyed by member.
+    """The latest rows of a group's members, keyed by member.
 
-    `has_more` means that there are more members. `holds_all` means that Redis has lost no rows.
+    `has_more` means that the group has more members. `holds_all` means that Redis has lost no rows.
     """
 
     rows: dict[str, Stored]
@@ -88,7 +88,7 @@ class Live:
         return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
 
     async def members(self, table: str, group: str, after: str | None, most: int) -> StoredMembers:
-        """Return the latest row of each of the first `most` members after the name `after`."""
+        """Return the latest row of each of a group's first `most` members after the name `after`."""
         key, beyond = latest_key(table, group), None if after is None else after.encode()
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hkeys(key)
@@ -119,7 +119,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse a stored row. Return None for a missing value, a deleted row, or a value in any other form."""
+    """Parse a stored row. Return None for a missing value, a deleted row, or an unknown format."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):
@@ -134,9 +134,9 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Execute a Redis pipeline, and return the answers. The last one merges the sections of INFO.
+    """Execute a Redis pipeline, and return the answers. The last answer merges the sections of INFO.
 
-    It is empty if the user may not run INFO.
+    The last answer is empty if the Redis user is not allowed to run INFO.
     """
     *answers, server, stats = await pipeline.execute(raise_on_error=False)
     may_tell = not isinstance(server, NoPermissionError)

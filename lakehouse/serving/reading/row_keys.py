@@ -22,13 +22,13 @@ class RowKey:
 
 
 def columns_for(source: Source, table: MergedTable) -> tuple[str, ...]:
-    """Return the silver columns from which the table's keys are computed."""
+    """Return the silver columns from which the keys of a gold table are computed."""
     columns = silver_schema(source).names
     return (*(name for name in table.keys if name in columns), "event_time")
 
 
 def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> RowKey:
-    """Return the key of the row of `table` into which a silver row of `source` is merged.
+    """Return the key of the row in the gold table `table` into which a silver row of `source` is merged.
 
     `main` is the table itself or, for a side table, the table that it is maintained with. The key is known if
     each key column is a column of silver or the start of the window that contains the event time. It is
@@ -38,7 +38,7 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
     if defaults is None:
         tables = " and ".join(f"silver.{name}" for name in main.reads)
         why = f"a row of gold.{table.name} combines rows of {tables}"
-        return RowKey(None, f"{why}, so one of them does not determine its key")
+        return RowKey(None, f"{why}, so a single silver row does not determine its key")
     columns, found = silver_schema(source).names, dict[str, Any]()
     for name in table.keys:
         if name in columns:
@@ -49,19 +49,19 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
             return RowKey(None, f"the key column {name} of gold.{table.name} is not a column of {silver}")
     lacking = [name for name, value in found.items() if value is None]
     if lacking:
-        return RowKey(None, f"gold.{table.name}'s key needs {', '.join(lacking)} of {silver}, which is null")
+        return RowKey(None, f"a key column of gold.{table.name} is null in {silver}: {', '.join(lacking)}")
     return RowKey(found)
 
 
 def _defaults(main: GoldTable) -> Row | None:
-    """Return the defaults for null columns, or None if the table's `combine` is any other function."""
+    """Return the defaults for null key columns, or None if `combine` is neither FilledNulls nor `only`."""
     if isinstance(main.combine, FilledNulls):
         return main.combine.defaults
     return {} if main.combine is only else None
 
 
 def _window_column(table: MergedTable) -> str | None:
-    """Return the key column with a window's start, or None if the table's rows are not windows."""
+    """Return the key column that contains the window start, or None if the table has no windows."""
     return None if table.window_s is None or table.time_columns is None else table.time_columns[0]
 
 

@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """A blocking function, `look`, that is called in a thread, at most once every `every_s` seconds.
+    """The result of the blocking function `look`, shared by all callers.
 
-    All callers share the result. If `look` raises a LakehouseError, every caller gets that error until the
-    next call.
+    `look` is called in a thread, at most once every `every_s` seconds. If it raises a LakehouseError, all
+    callers get that error until `look` is called again.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:
@@ -30,7 +30,7 @@ class Shared(Generic[_T]):
         self._found: _T | LakehouseError | None = None
 
     async def seen(self) -> _T:
-        """Return the last result if it is recent, or else a new one. Raises LakehouseError as `look` does."""
+        """Return the last result, or a new one after `every_s`. Raises a LakehouseError if `look` does."""
         async with self._asking:
             if self._found is None or time.monotonic() >= self._until:
                 self._found = await to_thread.run_sync(self._tried, limiter=self._thread)

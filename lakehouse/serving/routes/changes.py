@@ -22,7 +22,7 @@ def router(changes: Changes) -> APIRouter:
 
     @routes.get(EVENTS_PATH, response_class=StreamingResponse)
     async def events(request: Request, last_event_id: LastId = None) -> StreamingResponse:
-        """Send an event for every new table version after Last-Event-ID.
+        """Send an event for every new table version since Last-Event-ID.
 
         A `standing` event contains the versions of all tables. A `changed` event contains the new version of
         one table. Comments are heartbeats.

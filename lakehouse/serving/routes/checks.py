@@ -22,7 +22,7 @@ TableName = Annotated[
 
 
 def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
-    """Return the routes for ops.gates and ops.expectation_results; `tables` are the tables with suites."""
+    """Return the routes for ops.gates and ops.expectation_results; `tables` names those with suites."""
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
@@ -34,7 +34,7 @@ def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
 
     @routes.get("/expectations")
     async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
-        """Return the results from the latest check of each table."""
+        """Return the expectation results from the latest check of each table."""
         found = await lookups.scan(ops.results)
         if table is not None:
             known = {*tables, *(row["table"] for row in found.value)}

@@ -31,21 +31,27 @@ class WantedAction(BaseModel):
     action: Literal["replay", "discard", "audit", "expect", "rebuild", "maintain"]
     stream: list[Name] = Field(default=[], max_length=20, description="Only these streams.")
     topic: Topic | None = Field(None, description="For replay and discard: only records from this topic.")
-    rule: Name | None = Field(None, description="For replay and discard: only letters that break this rule.")
-    since: Name | None = Field(None, description="For replay and discard: first seen at this time or later.")
-    until: Name | None = Field(None, description="For replay and discard: first seen before this time.")
-    id: Name | None = Field(None, description="For replay and discard: the letter's id, or a prefix of it.")
-    all: bool = Field(default=False, description="For replay and discard: every open letter.")
+    rule: Name | None = Field(None, description="For replay and discard: only records that break this rule.")
+    since: Name | None = Field(
+        None, description="For replay and discard: only records first refused at this time or later."
+    )
+    until: Name | None = Field(
+        None, description="For replay and discard: only records first refused before this time."
+    )
+    id: Name | None = Field(
+        None, description="For replay and discard: only dead letters whose id starts with this prefix."
+    )
+    all: bool = Field(default=False, description="For replay and discard: every open dead letter.")
     dry_run: bool = Field(
         default=False,
         alias="dryRun",
-        description="For replay: only count the letters that would pass, and write nothing.",
+        description="For replay: only count the dead letters that would pass, and write nothing.",
     )
     layer: Literal["silver", "gold"] | None = Field(None, description="For rebuild: the layer to rebuild.")
     table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments. Raises Problem for an option that the command lacks."""
+        """Return the CLI arguments. Raises Problem for an option that the command does not have."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:

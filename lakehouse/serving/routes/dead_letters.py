@@ -34,33 +34,35 @@ from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.streams.messages.layout import Row
 
 Stream = Annotated[
-    str | None, Query(min_length=1, max_length=200, description="Only letters from this stream.")
+    str | None, Query(min_length=1, max_length=200, description="Only dead letters from this stream.")
 ]
 Topic = Annotated[
     str | None,
-    Query(min_length=1, max_length=249, description="Only letters of records from this Kafka topic."),
+    Query(min_length=1, max_length=249, description="Only dead letters of records from this Kafka topic."),
 ]
 Rule = Annotated[
-    str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
+    str | None, Query(min_length=1, max_length=200, description="Only dead letters that break this rule.")
 ]
 Text = Annotated[
     str | None,
     Query(
         min_length=1,
         max_length=200,
-        description="Only letters with a message that contains this text, ignoring case. Messages may end "
-        "with the refused value, cut to 80 characters.",
+        description="Only dead letters with a message that contains this text, ignoring case. Messages can "
+        "end with the refused value, cut to 80 characters.",
     ),
 ]
 Status = Annotated[
     Literal["open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion"] | None,
-    Query(description="Only letters with this status."),
+    Query(description="Only dead letters with this status."),
 ]
 Since = Annotated[
-    str | None, Query(max_length=64, description="Only letters first seen at this time or later.")
+    str | None, Query(max_length=64, description="Only dead letters first seen at this time or later.")
 ]
-Until = Annotated[str | None, Query(max_length=64, description="Only letters first seen before this time.")]
-Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The letter's id.")]
+Until = Annotated[
+    str | None, Query(max_length=64, description="Only dead letters first seen before this time.")
+]
+Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The dead letter's id.")]
 Which = Annotated[Part, Query(description="The part of the record to return.")]
 Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's index, counted from 0.")]
 Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte to return.")]
@@ -99,9 +101,9 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Count letters by stream, rule and status, largest first.
+        """Count dead letters by stream, rule and status, largest count first.
 
-        A letter that breaks two rules counts for both.
+        A dead letter that breaks two rules is counted once for each.
         """
         await _refuse_unnamed(wanted, lookups, letters, declared)
         found = await lookups.scan(lambda: letters.counts(wanted))
@@ -113,7 +115,7 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
     async def newest(
         request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
-        """Return letters, newest first and without their raw bytes."""
+        """Return dead letters, newest first, without their raw bytes."""
         await _refuse_unnamed(wanted, lookups, letters, declared)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
@@ -126,7 +128,7 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
 
     @routes.get("/{id}")
     async def letter(request: Request, id_: Id) -> Response:
-        """Return one letter without its raw bytes."""
+        """Return one dead letter without its raw bytes."""
         found = await lookups.scan(lambda: letters.letter(id_))
         row = found.value
         if row is None:
@@ -137,9 +139,10 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
     async def record(
         request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
     ) -> Response:
-        """Return up to 256 KiB of one part of a record, and the length of every part. Requires `payload`.
+        """Return up to 256 KiB of a record's value, key or header, and the lengths of all of them.
 
-        `bytes` is null if the part is null. `bytes.next` is the offset of the next piece.
+        Requires a token with the scope `payload`. `bytes` is null if the requested part is null. `bytes.next`
+        is the offset of the next piece.
         """
         found = await lookups.scan_large(lambda: letters.record(id_))
         row = found.value
@@ -158,7 +161,7 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
 
 
 async def _refuse_unnamed(wanted: WantedLetters, lookups: Lookups, letters: Letters, declared: Names) -> None:
-    """Raise Problem for a stream, topic or rule that is neither declared nor in the table."""
+    """Raise Problem for a stream, topic or rule that is neither declared nor in a dead letter."""
     asked = (
         ("stream", wanted.stream, declared.streams),
         ("topic", wanted.topic, declared.topics),
@@ -181,13 +184,13 @@ def _unknown(id_: str) -> Problem:
 
 
 def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
-    """Return the letters' origin. The response is final if no letter is open."""
+    """Return the origin of a response, which is final if none of its dead letters is open."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final)
 
 
 def _listed(row: Row) -> dict[str, Any]:
-    """Return a letter as JSON values, without its raw bytes and with times as ISO 8601 UTC."""
+    """Return a dead letter as JSON values, without its raw bytes and with times as ISO 8601 UTC."""
     told = {**row, **{name: _iso(row[name]) for name in _TIMES}}
     if row["admitted"] is not None:
         told["admitted"] = {name: _iso(at) for name, at in row["admitted"].items()}

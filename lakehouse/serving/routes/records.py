@@ -29,7 +29,7 @@ def router(lookups: Lookups, records: RecordSearch, observer: Observer) -> APIRo
 
     @routes.get("/{topic}/{partition}/{offset}")
     async def record(topic: Topic, partition: Partition, offset: Offset) -> Response:
-        """Return a record's rows in bronze, silver, dead letters and gold, and the version of gold sent.
+        """Return where a record is in bronze, silver, dead letters and gold, and which gold version was sent.
 
         If a layer does not contain the record, its `reason` says why. `key` is null if the silver row does
         not determine a gold row's key. `isThere` says whether the row with this key exists.
@@ -45,7 +45,7 @@ def router(lookups: Lookups, records: RecordSearch, observer: Observer) -> APIRo
 
 
 def _told(found: FoundRecord) -> dict[str, Any]:
-    """Return a record as JSON values. The keys of gold rows keep the names of their columns."""
+    """Return a record as JSON values. In the keys of gold rows, column names are unchanged."""
     columns = found.as_json()
     told: dict[str, Any] = in_camel_case(columns)
     for stream, said in zip(columns["streams"], told["streams"], strict=True):

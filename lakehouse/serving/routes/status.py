@@ -44,9 +44,7 @@ _FIRST = datetime.min.replace(tzinfo=UTC)
 
 Kinds = Annotated[list[Kind], Query(max_length=50, description="Only events of this kind; may be repeated.")]
 StreamName = Annotated[str, Query(min_length=1, max_length=200)]
-Streams = Annotated[
-    list[StreamName], Query(max_length=50, description="Only events from this stream; may be repeated.")
-]
+Streams = Annotated[list[StreamName], Query(max_length=50, description="Only this stream; may be repeated.")]
 Since = Annotated[str | None, Query(max_length=64, description="Only events at this time or later.")]
 
 
@@ -61,26 +59,26 @@ def router(
 
     @routes.get("/status")
     async def status() -> Response:
-        """Return each stream's state, worst first, and a `summary` of all; at most one second old.
+        """Return the state of each stream, worst first, and a `summary`. The data is at most one second old.
 
-        `backlogs` contains a stream's backlog in each layer. `waiting` is the one with the longest wait, as
-        in `lakehouse status`, or null if it is unknown whether any record is waiting.
+        `backlogs` contains a stream's backlog in each layer. `waiting` is the backlog with the longest wait,
+        as in `lakehouse status`, or null if it is unknown whether any record is waiting.
         """
         return plain(in_camel_case(_seen(await observed.seen())))
 
     @routes.get("/history")
     async def history(
         *,
-        hours: Annotated[int, Query(ge=1, le=_MOST_HOURS, description="The length of the past.")] = 24,
+        hours: Annotated[int, Query(ge=1, le=_MOST_HOURS, description="Hours of history.")] = 24,
         points: Annotated[int, Query(ge=1, le=_MOST_POINTS, description="Maximum number of intervals.")] = 48,
         stream: Streams = [],  # noqa: B006 - the framework copies it
     ) -> Response:
-        """Return each stream's past from ops.history, where live runs record it, as a list per measure.
+        """Return the history of each stream, which live runs record in ops.history, as one list per measure.
 
         A list has a value for each interval of `stepS` seconds, from `start` up to the current interval. Null
         means unknown. `word` is the worst health in the interval, `waitedS` is the longest wait of a record,
-        and `openLetters` is the number of open dead letters at its end. An interval is at least five minutes
-        long.
+        and `openLetters` is the number of open dead letters at the end of the interval. An interval is at
+        least five minutes long.
         """
         refuse_unknown("stream", stream, names, "stream")
         start, step, number = _spans(datetime.now(UTC), hours, points)
@@ -161,9 +159,10 @@ class _Standing:
 
 
 def _spans(now: datetime, hours: int, points: int) -> tuple[datetime, timedelta, int]:
-    """Return the start, length and number of the intervals that end with the one that contains `now`.
+    """Return the start of the first interval, the length of an interval, and the number of intervals.
 
-    They begin at multiples of their length, so that their values stay the same from one request to the next.
+    The last interval contains `now`. Intervals begin at multiples of their length, so that their values stay
+    the same from one request to the next.
     """
     slots = max(1, -(-hours * timedelta(hours=1) // (points * SLOT)))
     step = slots * SLOT
@@ -212,7 +211,7 @@ def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
-    """Return a firing alert as it was sent. `at` and `value` are null if its message is too old."""
+    """Return a firing alert as it was sent. `at` and `value` are null if that message is too old to read."""
     last = next((one for one in found.told if one["alert_id"] == alert.id), {})
     return {
         "alert_id": alert.id,

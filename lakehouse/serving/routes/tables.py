@@ -30,10 +30,10 @@ _MOST_TEXT = 1_000
 _TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
 
 Start = Annotated[
-    str | None, Query(max_length=64, description=f"Only rows at this time or later: {_TIME_IS}.")
+    str | None, Query(max_length=64, description=f"Only rows at this time or later ({_TIME_IS}).")
 ]
-End = Annotated[str | None, Query(max_length=64, description=f"Only rows before this time: {_TIME_IS}.")]
-Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows come first.")]
+End = Annotated[str | None, Query(max_length=64, description=f"Only rows before this time ({_TIME_IS}).")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that come first.")]
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:

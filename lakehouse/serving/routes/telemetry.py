@@ -16,7 +16,7 @@ from lakehouse.serving.security.access import LIVE_PATH, READY_PATH
 
 
 def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRouter:
-    """Return the routes for telemetry; `look` may block."""
+    """Return the routes for telemetry. `look`, which may block, checks whether the server is ready."""
     routes, one = APIRouter(tags=["telemetry"]), CapacityLimiter(1)
     readiness = Shared[Readiness](look)
 

@@ -132,7 +132,7 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a request in progress for its token.
+        """Count a request as in progress for its token.
 
         Raises Problem 429 if MOST_AT_ONCE of the token's requests are already in progress.
         """
@@ -192,13 +192,13 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
     """Raise Problem 403 if a page from another origin sent the request. Only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
-        raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not change anything here")
+        raise Problem(HTTPStatus.FORBIDDEN, f"requests from origin {origin} are not allowed to make changes")
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise Problem(HTTPStatus.FORBIDDEN, "pages from other sites may not change anything here")
+        raise Problem(HTTPStatus.FORBIDDEN, "requests from other sites are not allowed to make changes")
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
-    """Return whether an origin is this server's own, judging by the request's Host."""
+    """Return whether an origin is this server's own, which is the case if it matches the Host header."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         places = [(parts.hostname, parts.port) for parts in (theirs, ours)]

@@ -1,9 +1,9 @@
 """HTTP/1.1 connections with deadlines. Clients that stop sending or reading are disconnected.
 
 uvicorn limits only the pause between two requests. This module also limits the time in which a request's head
-must arrive, measured from the connection or from the head's first byte. It also limits the time that a
-response waits for its reader, and the number of connections that wait for a request, in total and per peer.
-At this last limit, a new connection replaces the oldest waiting connection.
+must arrive, measured from the connection or from the head's first byte. It also limits how long a
+response waits for its client to read it, and the number of connections that wait for a request, in total and
+per peer. Once that many connections are waiting, a new connection replaces the oldest of them.
 
 All use of undocumented uvicorn internals is confined to this module (docs/internals.md).
 """
@@ -30,7 +30,7 @@ MOST_WAITING_OF_A_PEER = 128
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server. It calls `end` before it stops. If `look` is given, it calls `look` every 30 s."""
+    """A uvicorn server that calls `end` before it stops and, if `look` is given, calls `look` every 30 s."""
 
     def __init__(
         self, config: uvicorn.Config, end: Callable[[], None], look: Callable[[], Awaitable[None]] | None
@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
         self._end = end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop on a signal. Responses that would otherwise never end are ended first."""
+        """Stop on a signal. First, end the responses that would otherwise never end."""
         self._end()
         super().handle_exit(sig, frame)
 
@@ -79,12 +79,12 @@ class DeadlineProtocol(H11Protocol):
         self._watch_head()
 
     def pause_writing(self) -> None:
-        """Start the deadline for the reader."""
+        """Start the deadline by which the client must read buffered data."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Cancel the deadline for the reader."""
+        """Cancel the deadline by which the client must read buffered data."""
         _cancel(self._stalled)
         super().resume_writing()
 
@@ -95,7 +95,7 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Abort the oldest waiting connection, preferably one of this peer's, if the limit is reached."""
+        """If this peer or all peers together have too many waiting connections, abort the oldest of them."""
         waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
         of_peer = [one for one in waiting if one.peer == self.peer]
         if len(of_peer) >= self.most_waiting_of_a_peer:
@@ -104,9 +104,9 @@ class DeadlineProtocol(H11Protocol):
             _oldest(waiting).transport.abort()
 
     def _watch_head(self) -> None:
-        """Start or cancel the deadline for the head.
+        """Start or cancel the deadline for the head of a request.
 
-        The deadline also applies to a body that is still arriving after its response was sent.
+        The deadline also applies to a request body that is still arriving after the response was sent.
         """
         theirs, ours = self.conn.their_state, self.conn.our_state
         if theirs is not h11.IDLE and not (theirs is h11.SEND_BODY and ours is h11.DONE):
@@ -116,7 +116,7 @@ class DeadlineProtocol(H11Protocol):
             self._head = self.loop.call_later(self.head_s, self.transport.abort)
 
     def _watch_reader(self, before: int | None = None) -> None:
-        """Abort the connection if its reader has read nothing since the previous check."""
+        """Abort the connection if its client has read nothing since the previous check."""
         left = self.transport.get_write_buffer_size()
         if before is not None and left >= before:
             self.transport.abort()

@@ -36,7 +36,7 @@ class Rate:
 
 RATE = Rate()
 REFUSALS = Rate(per_second=1.0, burst=60.0)
-"""The permitted rate of requests without a valid token, per address. Each such request could be a guess."""
+"""The permitted rate of requests without a valid token, per address. Each could be a guess at a token."""
 
 
 class Limiter:
@@ -48,7 +48,7 @@ class Limiter:
         self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and the time of that count
 
     def take(self, client: str) -> None:
-        """Count a request. Raises Problem 429, with the seconds to wait, if the client has none left."""
+        """Count a request. Raises Problem 429, with the seconds to wait, if the client is over the limit."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)
@@ -114,9 +114,9 @@ class Bodies:
 
 
 def network_of(address: str) -> str:
-    """Return the client to which an address belongs.
+    """Return the name of the client that is counted for an address.
 
-    For IPv6, the client is the /64 network, because a single host can use all of its addresses.
+    For IPv6, that is the address's /64 network, because a single host can use all addresses in it.
     """
     try:
         found = ipaddress.ip_address(address)

@@ -32,7 +32,7 @@ class Sessions:
         self._tokens = tokens
         self._clock = clock
         self._begun = OrderedDict[str, tuple[str, float]]()
-        """Maps a session id's hash to the token's hash and the session's end. Entries are sorted by end."""
+        """Maps the hash of a session id to the token's hash and the end of the session, sorted by end."""
 
     def begin(self, token: str) -> str:
         """Begin a session for a token's holder, and return its id."""

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """A certificate chain and its key, in PEM files. `context` contains the last valid pair."""
+    """A certificate chain and its key, in PEM files. `context` contains the last pair that was valid."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate

@@ -44,7 +44,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of a request: its token's name and scopes."""
+    """The caller of a request: the name and scopes of the token."""
 
     name: str
     scopes: frozenset[Scope]
