@@ -42,7 +42,8 @@ EnvelopeOption = Annotated[
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be repeated.")]
 TriggerOption = Annotated[
-    str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
+    str,
+    typer.Option(help='When to read: available-now (catch up and stop), or an interval such as "1 second".'),
 ]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also print the full traceback of a failure.")
@@ -83,7 +84,7 @@ StandbyOption = Annotated[
 
 
 def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
-    """Return the ranges of records that --skip specifies.
+    """Return the offset ranges that the values of --skip specify.
 
     Raises SettingsError unless each value names offsets in a topic that the streams read.
     """

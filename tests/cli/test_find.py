@@ -104,8 +104,8 @@ def test_nothing_of_a_records_content_is_printed_but_keys_and_reasons() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ([], SettingsError, "specify one record: TOPIC/PARTITION/OFFSET, --id or --letter"),
-        (["a/0/1", "--id", "x"], SettingsError, "specify one record"),
+        ([], SettingsError, "specify exactly one of TOPIC/PARTITION/OFFSET, --id and --letter"),
+        (["a/0/1", "--id", "x"], SettingsError, "specify exactly one of"),
         (["a/0"], SettingsError, "a/0: expected TOPIC/PARTITION/OFFSET, such as transactions-topic/0/17"),
         (["a/2147483648/1"], SettingsError, "expected TOPIC/PARTITION/OFFSET"),
         (["transaction-topic/0/1"], SettingsError, "no stream reads topic 'transaction-topic', only "),

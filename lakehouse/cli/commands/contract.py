@@ -34,11 +34,14 @@ _REGISTRY = "registry"
 Exported = Literal["avro", "json-schema", "protobuf", "odcs"]
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT.")]
 Topic = Annotated[
-    str | None, typer.Option(help="The topic's default name; required if the stream reads several topics.")
+    str | None,
+    typer.Option(help="The topic, by its default name; required if the stream reads several topics."),
 ]
 FormatOption = Annotated[
     RecordFormat | None,
-    typer.Option("--format", help="Schema format. Default: the source's format; json-schema for JSON."),
+    typer.Option(
+        "--format", help="Schema format. Default: the topic's record format, or json-schema for JSON."
+    ),
 ]
 
 
@@ -54,7 +57,9 @@ def export(
     *,
     format_: Annotated[
         Exported | None,
-        typer.Option("--format", help="Schema format. Default: the source's format; json-schema for JSON."),
+        typer.Option(
+            "--format", help="Schema format. Default: the topic's record format, or json-schema for JSON."
+        ),
     ] = None,
     topic: Topic = None,
 ) -> None:
@@ -137,7 +142,7 @@ def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = 
 def _source(
     settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
 ) -> Source:
-    """Return the source that matches the options, with the schema format to use.
+    """Return the stream's source that matches the options, with the schema format to use.
 
     Raises SettingsError unless exactly one source matches.
     """

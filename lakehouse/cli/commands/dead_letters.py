@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from lakehouse.storage.tables import Lake
     from lakehouse.streams.definition import Stream
 
-Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
+Rule = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Since = Annotated[
     str | None,
     typer.Option(
-        help="Only letters first seen at this time or later: ISO 8601 with an offset, or 1h for an hour ago."
+        help="Only records first refused at this time or later: ISO 8601 with an offset, or 1h (an hour ago)."
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option(help="Only letters first seen before this time; same format as --since.")
+    str | None, typer.Option(help="Only records first refused before this time; same format as --since.")
 ]
 Topic = Annotated[str | None, typer.Option(help="Only records from this Kafka topic.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only records from this partition.")]
 Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
-Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id starts with this prefix.")]
-All = Annotated[bool, typer.Option("--all", help="Select every open letter instead of using a filter.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only dead letters whose id starts with this prefix.")]
+All = Annotated[bool, typer.Option("--all", help="Select every open dead letter instead of using a filter.")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +47,7 @@ app = typer.Typer(
 
 
 class LetterStatus(StrEnum):
-    """The status of the letters to list."""
+    """The status of the dead letters to list."""
 
     OPEN = "open"
     REPLAYED = "replayed"
@@ -73,7 +73,7 @@ class _Filters:
     id_: Id = None
 
     def selection(self, streams: Sequence[Stream]) -> Selection:
-        """Return the selection that the options describe. Without --stream, it includes every stream.
+        """Return the selection of dead letters that the options describe, from all streams without --stream.
 
         Raises SettingsError for an invalid time.
         """
@@ -92,7 +92,7 @@ class _Filters:
         )
 
     def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
-        """Raise QueryError if neither a stream nor a letter has the given topic or rule."""
+        """Raise QueryError if no stream and no dead letter has the given topic or rule."""
         from lakehouse.engine.records.dead_letters import DEAD_LETTERS, Selection, refuse_unnamed
         from lakehouse.streams.registry import load
 
@@ -105,14 +105,14 @@ class _Filters:
         refuse_unnamed(lake.read_or_empty(DEAD_LETTERS), selection, topics, rules)
 
     def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
-        """Return the selection. Raises SettingsError unless either --all or a filter is given."""
+        """Return the selected dead letters. Raises SettingsError unless either --all or a filter is given."""
         selection = self.selection(streams)
         if not everything and selection.is_everything:
             raise SettingsError(
-                "no letters are selected: specify a filter, such as --rule or --stream, or --all"
+                "no dead letters are selected: specify a filter, such as --rule or --stream, or --all"
             )
         if everything and not selection.is_everything:
-            raise SettingsError("--all selects every open letter: omit either --all or the filters")
+            raise SettingsError("--all selects every open dead letter: omit either --all or the filters")
         return selection
 
 
@@ -122,12 +122,12 @@ def list_(
     *,
     filters: _Filters,
     status: Annotated[
-        LetterStatus, typer.Option(help="Show only letters with this status.")
+        LetterStatus, typer.Option(help="Show only dead letters with this status.")
     ] = LetterStatus.OPEN,
-    limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many dead letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Count letters by stream, rule and status, largest first, and show the newest letters.
+    """Count dead letters by stream, rule and status, largest count first, and show the newest ones.
 
     Long raw values are truncated, and unprintable characters are escaped. Values that are not UTF-8 are shown
     in hex.
@@ -155,10 +155,10 @@ def list_(
 
 @app.command()
 def show(
-    letter: Annotated[str, typer.Argument(help="The letter's id, or a unique prefix of it.")],
+    letter: Annotated[str, typer.Argument(help="The dead letter's id, or a unique prefix of it.")],
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show everything about one letter: its raw record, and every reason with its message."""
+    """Show everything about one dead letter: its raw record, and every reason with its message."""
     from lakehouse.cli.reports import dead_letters as report
     from lakehouse.engine.records.dead_letters import DEAD_LETTERS, find_letter
     from lakehouse.storage.tables import open_lake
@@ -180,20 +180,20 @@ def replay(
     filters: _Filters,
     all_: All = False,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Accept records however late they are.")
+        bool, typer.Option("--allow-late", help="Also accept records that are late.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the letters that would pass now, and write nothing.")
+        bool, typer.Option("--dry-run", help="Count the dead letters that would pass now, and write nothing.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Validate open letters again with the current rules and settings, and write valid records to silver.
+    """Validate open dead letters again with the current rules and settings. Write valid records to silver.
 
-    Letters that still fail remain open, with their new reasons. Records that were skipped with --skip are
+    Those that still fail remain open, with their new reasons. Records that were skipped with --skip are
     included only if you select them with --rule skipped, --offset or --id. You can run the command at any
     time, even while the layers are running. You can also repeat it, because silver receives each record only
     once. The command is refused while silver is being rebuilt, or while another command is changing the same
-    letters.
+    dead letters.
     """
     from lakehouse.cli.reports import dead_letters as report
     from lakehouse.engine.ops_tables.event_table import recorded
@@ -236,7 +236,7 @@ def discard(
     filters: _Filters,
     all_: All = False,
 ) -> None:
-    """Close open letters as discarded. They remain in the table, but are no longer replayed."""
+    """Close open dead letters as discarded. They remain in the table, but are no longer replayed."""
     from lakehouse.cli.reports import dead_letters as report
     from lakehouse.engine.ops_tables.event_table import recorded
     from lakehouse.operations.copies.marker import refuse_copy
@@ -264,20 +264,20 @@ def resolve(
     all_: All = False,
     by: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="The record that replaces the letter's record."),
+        typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="The record that replaces the refused record."),
     ] = None,
     same: Annotated[
         list[str] | None,
         typer.Option(
-            help="A column whose value must match in the letter and the silver row; may be repeated."
+            help="A column whose value must match in the refused record and the silver row; may be repeated."
         ),
     ] = None,
 ) -> None:
-    """Close open letters whose records were sent again and are now in silver. Their status becomes `resent`.
+    """Close open dead letters whose records were sent again and are now in silver, with the status `resent`.
 
-    With --by, the selected letter is closed, and the given record is noted as its replacement. With --same, a
-    letter is closed if exactly one silver row has the same values in all of these columns. A letter remains
-    open if several rows match it, or if its row also matches another letter.
+    With --by, the selected dead letter is closed, and the given record is noted as its replacement. With
+    --same, a dead letter is closed if exactly one silver row has the same values in all of these columns. It
+    remains open if several silver rows match it, or if that silver row also matches another dead letter.
     """
     if (by is None) == (not same):
         raise SettingsError("specify the replacement with either --by TOPIC/PARTITION/OFFSET or --same")

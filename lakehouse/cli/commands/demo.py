@@ -20,7 +20,10 @@ def demo(
     *,
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Afterwards, keep services, layers and a server running until Ctrl-C."),
+        typer.Option(
+            "--serve",
+            help="Afterwards, keep the services, the layers and an API server running until Ctrl-C.",
+        ),
     ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="With --serve: the server's port; 0: any free port.")

@@ -44,7 +44,9 @@ def expect(
     *,
     since: Annotated[
         str | None,
-        typer.Option(help="Only rows since this time, by the table's time column: 90s, 1h, 7d, or ISO 8601."),
+        typer.Option(
+            help="Only rows whose time column is at or after this time: 90s, 1h or 7d ago, or ISO 8601."
+        ),
     ] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="The table version to check; requires exactly one table.")
@@ -73,7 +75,7 @@ def expect(
     every = subjects(load(settings))
     wanted = list(chosen(every, names or []))
     if version is not None and len(wanted) != 1:
-        raise TableError("--version requires exactly one table; specify it")
+        raise TableError("--version requires exactly one table; name that table")
     if history:
         with open_lake(settings, "lakehouse expect") as lake:
             _show_history(lake, wanted, console, format_)

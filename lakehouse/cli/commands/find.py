@@ -30,21 +30,22 @@ def find(
     *,
     id_: Annotated[
         str | None,
-        typer.Option("--id", help="Instead: the id of a record, for streams whose records have ids."),
+        typer.Option("--id", help="Find records by this id instead, in streams whose records have ids."),
     ] = None,
     letter: Annotated[
-        str | None, typer.Option(help="Instead: the id of a dead letter, or its beginning.")
+        str | None,
+        typer.Option(help="Find the record of the dead letter with this id, or prefix of an id, instead."),
     ] = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show a record's rows in bronze, silver, dead letters and gold, and which gold version has been sent.
 
     If a layer does not contain the record, the report says why. The record's content is not shown, apart from
-    the keys of its gold rows and the reasons of its letters. An id may match several records; at most twenty
-    are shown.
+    the keys of its gold rows and the reasons of its dead letters. An id can match several records; at most
+    twenty are shown.
     """
     if sum(one is not None for one in (record, id_, letter)) != 1:
-        raise SettingsError("specify one record: TOPIC/PARTITION/OFFSET, --id or --letter")
+        raise SettingsError("specify exactly one of TOPIC/PARTITION/OFFSET, --id and --letter")
     place = None if record is None else _place_in(record)
 
     from lakehouse.cli.reports.records import print_records
@@ -83,7 +84,7 @@ def _place_in(text: str) -> tuple[str, int, int]:
 
 
 def _places(search: RecordSearch, id_: str | None, letter: str | None) -> list[Place]:
-    """Return the records with this id, or with this letter. Raises QueryError if there are none."""
+    """Return the coordinates of the records with this id or dead letter. Raises QueryError if none exist."""
     if id_ is not None:
         if not (named := search.streams_with_ids):
             raise SettingsError(

@@ -75,11 +75,11 @@ def stream(
         ),
     ] = False,
 ) -> None:
-    """Write a stream as a table of the configuration file, which is created if it is missing.
+    """Generate a stream, and append it to the configuration file, which is created if it is missing.
 
     Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
-    guess. Lines that are not JSON objects are left out. With --python, the same stream becomes a package with
-    suites and tests.
+    guess. Lines that are not JSON objects are left out. With --python, the stream is instead written as a
+    package with suites and tests.
     """
     from lakehouse.dev.scaffold.package import files_of
     from lakehouse.dev.scaffold.streams import KINDS, Wanted
@@ -95,7 +95,7 @@ def stream(
     if not python:
         config = _add_table(name, table_text(name, kind.replace("-", "_"), made.stream))
         trial = shlex.join(["lakehouse", "try", name, *(["--envelope"] if envelope else []), *sample])
-        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: {trial}")
+        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try the stream: {trial}")
         return
     files = files_of(name, made, samples)
     Path(name).mkdir()  # fails if the directory exists, so the package contains only these files
@@ -105,11 +105,14 @@ def stream(
         with file.open("x", encoding="utf-8") as opened_file:
             opened_file.write(code)
     echo(*(f"{name}/{path}" for path in files))
-    echo("", f"Review the guesses in {name}/{name}/streams.py; README.md explains how to try and test it.")
+    echo(
+        "",
+        f"Review the guesses in {name}/{name}/streams.py; README.md explains how to try and test the stream.",
+    )
 
 
 def _check_stream(name: str) -> None:
-    """Raise SettingsError for a name that a stream or package cannot have, or that a built-in stream has."""
+    """Raise SettingsError for an invalid stream or package name, or for the name of a built-in stream."""
     from lakehouse.streams.builtin import TABLES
 
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):

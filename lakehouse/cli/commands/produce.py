@@ -93,7 +93,7 @@ class _Shape:
     ] = None
 
     def of(self, stream: str) -> Mapping[str, float]:
-        """Return the values for a stream. Raises SettingsError for an option that does not apply to it."""
+        """Return a stream's options, with defaults. Raises SettingsError for an option of another stream."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         defaults = _SHAPES.get(stream, {})
         if unknown := [f"--{name.replace('_', '-')}" for name in given if name not in defaults]:
@@ -109,7 +109,8 @@ def stream(
     events: Annotated[int | None, typer.Option(min=1, help="How many events to send.")] = None,
     rate: Rate = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="With --rate, instead of --events: duration in seconds.")
+        float | None,
+        typer.Option(min=0.001, help="With --rate, instead of --events: send events for this many seconds."),
     ] = None,
     malformed: Annotated[
         float,
@@ -124,8 +125,8 @@ def stream(
         typer.Option(
             min=0,
             max=1,
-            help="Share of delayed events: three in four within the allowed lateness, the others one to "
-            "three days beyond it.",
+            help="Share of events that are late: three in four within the allowed lateness, the others one "
+            "to three days beyond it.",
         ),
     ] = 0.0,
     duplicates: Annotated[
@@ -139,22 +140,21 @@ def stream(
     ] = 0.0,
     span: Annotated[
         float,
-        typer.Option(
-            min=0.001, help="Without --rate: event times are spread over this many seconds before now."
-        ),
+        typer.Option(min=0.001, help="Without --rate: spread event times over this many seconds before now."),
     ] = 600.0,
     seed: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="The same seed produces the same events, except for their times. Default: a random seed, "
-            "which is printed.",
+            help="Random seed. The same seed produces the same events, except for their times. Default: a "
+            "random seed, which is printed.",
         ),
     ] = None,
     format_: Annotated[
         RecordFormat | None,
         typer.Option(
-            "--format", help="Record format; its schema is registered. Default: the source's format."
+            "--format",
+            help="Record format; its schema is registered. Default: the format that the stream reads.",
         ),
     ] = None,
     shape: _Shape,
@@ -262,7 +262,7 @@ def file(
 def _samples(
     lines: Sequence[Line], topic: str | None, settings: Settings
 ) -> tuple[list[Sample], tuple[str, ...]]:
-    """Return the records to send, and their topics."""
+    """Return the records to send, and the topics that they are sent to."""
     from lakehouse.dev.samples import Sample
 
     topics: dict[str, int] = {}
@@ -369,7 +369,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
 
 
 def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
-    """Print a run's result as a table. With `sampled`, fault counts are shown even if they are zero."""
+    """Print the result of sending as a table. With `sampled`, show fault counts even if they are zero."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -26,12 +26,12 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. Silver uses a record's "
-        "Kafka timestamp, or its landing time if it has none; gold uses the row's start time "
+        help="Only rows from this time on: ISO 8601 with an offset, or 1h for an hour ago. Silver uses a "
+        "record's Kafka timestamp, or its landing time if it has none; gold uses the row's start time "
         "(window_start, ts).",
     ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
+To = Annotated[str | None, typer.Option("--to", help="Only rows before this time; same format as --from.")]
 _PATIENCE_S = 60.0
 
 app = typer.Typer()
@@ -106,7 +106,7 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Print how much bronze data will be read, and which silver tables cannot be written to meanwhile."""
+    """Print how much bronze data a rebuild reads, and which silver tables cannot be written to meanwhile."""
     from lakehouse.engine.layers.holding import is_waiting
 
     for source in stream.sources:
@@ -122,7 +122,7 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
 
 
 def _say_cost_of_gold(lake: Lake, table: GoldTable, console: Console) -> None:
-    """Print how much silver data may be read, and that the gold table cannot be written to meanwhile."""
+    """Print how much silver data a rebuild can read, and that writes to the gold table wait meanwhile."""
     silver = " and ".join(f"silver.{name}" for name in table.reads)
     size_mb = _size_mb(lake, "silver", table.reads)
     console.print(

@@ -59,7 +59,7 @@ def _choice(name: str) -> Choice:
 
 @app.command()
 def run(
-    layer: Annotated[Choice, typer.Argument(parser=_choice, help="The layer to run, or all of them.")],
+    layer: Annotated[Choice, typer.Argument(parser=_choice, help="The layer to run, or `all` layers.")],
     *,
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
@@ -136,7 +136,7 @@ def run(
 
 
 def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:
-    """Let a copy replace its original. Export runs last, so readers never see an earlier state again."""
+    """Let a copy replace its original. The export runs last, so readers never see an earlier state again."""
     from lakehouse.engine.ops_tables.event_table import recorded
     from lakehouse.engine.runtime.runner import RunOptions
     from lakehouse.operations.copies import marker as markers

@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class _Https:
-    """Options for the certificate, and for proxies in front of the server."""
+    """Options for HTTPS: the server's certificate, or a proxy in front of the server."""
 
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
@@ -46,7 +46,7 @@ class _Https:
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM file).")] = None
     behind_https: Annotated[
         bool,
-        typer.Option("--behind-https", help="A proxy serves HTTPS; cookies are sent over HTTPS only."),
+        typer.Option("--behind-https", help="Use behind an HTTPS proxy: cookies are sent only over HTTPS."),
     ] = False
     forwarded_by: Annotated[
         list[str] | None,
@@ -80,11 +80,12 @@ def serve(
         bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name for this server; may be repeated.")
+        list[str] | None, typer.Option(help="Also accept requests for this host name; may be repeated.")
     ] = None,
     https: _Https,
     action_hours: Annotated[
-        float, typer.Option(min=0.01, max=240.0, help="Stop an action after this many hours.")
+        float,
+        typer.Option(min=0.01, max=240.0, help="Stop a command that a caller started after this many hours."),
     ] = 12.0,
     telemetry_port: Annotated[
         int,
@@ -138,7 +139,7 @@ def serve(
 
 
 def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
-    """Return the tokens. Raises SettingsError if no token is valid."""
+    """Return the stored tokens. Raises SettingsError if no token is valid."""
     tokens = tokens_of(settings)
     if tokens.valid():
         return tokens
@@ -177,9 +178,9 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
 
 
 def networks(given: Sequence[str]) -> list[str]:
-    """Return networks in the form that uvicorn expects.
+    """Return the networks of trusted proxies in the form that uvicorn expects.
 
-    Raises SettingsError for an invalid network. uvicorn itself would accept it.
+    Raises SettingsError for an invalid network, which uvicorn itself would accept.
     """
     try:
         return [str(ipaddress.ip_network(one)) for one in given]

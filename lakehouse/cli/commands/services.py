@@ -163,12 +163,12 @@ def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
     if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(
             console,
-            f"note: commands use a different broker, {settings.kafka.bootstrap_servers}, because "
+            f"note: other commands use a different broker, {settings.kafka.bootstrap_servers}, because "
             "kafka.bootstrap_servers is set in the environment or in lakehouse.toml",
         )
     if settings.redis.url.get_secret_value() != endpoints.redis:
         _say(
             console,
-            "note: commands use a different Redis, because redis.url is set in the environment or in "
+            "note: other commands use a different Redis, because redis.url is set in the environment or in "
             "lakehouse.toml",
         )

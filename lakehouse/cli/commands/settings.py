@@ -28,14 +28,14 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The texts shown for some keys without a value. All others are shown as `-`."""
+"""Texts that are shown for these keys if they have no value. Other keys without a value are shown as `-`."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
 def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
-    """Show each setting with its value and its origin: a variable, the file, or a default.
+    """Show each setting with its value and its origin: an environment variable, the file, or a default.
 
     Secrets are masked. In a URL, only the password is masked. Defaults are dimmed. A setting without a value
     is shown as `-`, or with the default that applies.
@@ -89,7 +89,7 @@ def init() -> None:
 
 
 def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a table's values with their full names, such as streams.sales.threshold."""
+    """Yield the values of a configuration table with their full names, such as streams.sales.threshold."""
     if not isinstance(value, Mapping) or not value:
         yield name, value
         return
@@ -98,7 +98,7 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: Key, value: Any) -> Any:
-    """Return a value as JSON, in the form used in the file. Secrets are masked; a missing value is empty."""
+    """Return a setting's value as JSON, as in the file. Secrets are masked; a missing value is empty."""
     from pydantic import SecretStr
 
     from lakehouse.settings.masking import masked

@@ -34,7 +34,7 @@ class RowFormat(StrEnum):
 
 @app.command()
 def sql(
-    statement: Annotated[str, typer.Argument(help='For example: "SELECT * FROM gold.metrics_1m LIMIT 5"')],
+    statement: Annotated[str, typer.Argument(help='One statement: "SELECT * FROM gold.metrics_1m LIMIT 5"')],
     format_: Annotated[
         RowFormat, typer.Option("--format", help="Output format; json keeps values exact.")
     ] = RowFormat.TABLE,
@@ -42,7 +42,10 @@ def sql(
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
     engine: Annotated[
-        Engine, typer.Option(help="duckdb starts immediately, has its own dialect, and is read-only.")
+        Engine,
+        typer.Option(
+            help="The SQL engine. duckdb starts immediately, has its own dialect, and is read-only."
+        ),
     ] = Engine.SPARK,
 ) -> None:
     """Run one SQL statement on tables such as bronze.NAME, silver.NAME, gold.NAME and ops.NAME.
@@ -67,7 +70,7 @@ def sql(
     streams = load(settings)
     if engine is Engine.DUCKDB:
         if write:
-            raise SettingsError("--engine duckdb is read-only; omit it to change tables")
+            raise SettingsError("--engine duckdb is read-only; omit --engine to change tables")
         _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
         return
     with open_lake(settings, "lakehouse sql", reads_only=not write) as lake:

@@ -17,7 +17,7 @@ def sync(
     *,
     ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
     move: Annotated[
-        bool, typer.Option("--move", help="Update the location of tables that are registered elsewhere.")
+        bool, typer.Option("--move", help="Update tables that are registered with a different location.")
     ] = False,
 ) -> None:
     """Register the gold tables and the dead-letter table in the Hive metastore that `metastore` specifies.

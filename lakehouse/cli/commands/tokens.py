@@ -12,7 +12,7 @@ from lakehouse.serving.security.tokens import Scope, tokens_of
 
 app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens for the REST API.")
 
-Name = Annotated[str, typer.Argument(help="The token's name, which appears in the log of its actions.")]
+Name = Annotated[str, typer.Argument(help="The token's name, which the server logs with each command.")]
 
 
 @app.command()
@@ -20,7 +20,10 @@ def add(
     name: Name,
     scope: Annotated[
         list[Scope] | None,
-        typer.Option(help="read: rows; payload: raw bytes of records; operate: commands. May be repeated."),
+        typer.Option(
+            help="What the token allows. read: rows; payload: raw bytes of records; operate: commands. "
+            "May be repeated."
+        ),
     ] = None,
     days: Annotated[
         int | None,

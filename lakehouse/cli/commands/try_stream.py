@@ -40,7 +40,7 @@ _FAILED = 2
 class TrialError(LakehouseError):
     """A stream's own functions failed, or Spark did not start.
 
-    The exit code differs from 1, because 1 means that there are dead letters.
+    The exit code is 2, because 1 means that there are dead letters.
     """
 
     exit_code = _FAILED
@@ -67,17 +67,21 @@ def try_(
     envelope: EnvelopeOption = False,
     now: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: the current time."),
+        typer.Option(
+            metavar="TIME", help="The time on the trial's clock (ISO 8601). Default: the current time."
+        ),
     ] = None,
     later: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="At the end, advance the clock to this time without another record."
+            metavar="TIME", help="At the end, advance the trial's clock to this time without further records."
         ),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Records per topic in one micro-batch. Default: all in one micro-batch."),
+        typer.Option(
+            min=1, help="Maximum number of records per topic in a micro-batch. Default: all records."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
     format_: FormatOption = Format.TABLE,
@@ -189,7 +193,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Raise TrialError for failures. For a failure in the stream's own code, also print a traceback."""
+    """Raise TrialError if the block fails. If the stream's own code failed, also print a traceback."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -16,19 +16,19 @@ from lakehouse.operations.repair.replay import Discarded, Replayed
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
-"""A list reads at most this many bytes of each raw value."""
+"""The maximum number of bytes that a list of dead letters reads of each raw value."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
 
 
 def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
-    """Return counts and letters as JSON-serializable values."""
+    """Return counts and dead letters as JSON-serializable values."""
     return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables. Ids are truncated only if the output is a terminal."""
+    """Print counts and dead letters as two tables. Ids are truncated only if the output is a terminal."""
     console = Console()
     if not counts:
         console.print("no dead letters")
@@ -43,7 +43,7 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
 
 
 def whole(letter: Row) -> dict[str, Any]:
-    """Return everything about a letter as JSON-serializable values."""
+    """Return everything about a dead letter as JSON-serializable values."""
     columns = letter.asDict(recursive=True)
     shown = {name: _timed(value) for name, value in columns.items()}
     return shown | {
@@ -61,7 +61,7 @@ def whole(letter: Row) -> dict[str, Any]:
 
 
 def print_letter(letter: Row) -> None:
-    """Print everything about a letter, with a line for each column, header and reason."""
+    """Print everything about a dead letter, with a line for each column, header and reason."""
     shown = whole(letter)
     headers, reasons = shown.pop("headers"), shown.pop("reasons")
     if (admitted := shown["admitted"]) is not None:
@@ -76,7 +76,7 @@ def print_letter(letter: Row) -> None:
 
 
 def print_replayed(done: Replayed, console: Console) -> None:
-    """Print the result of a replay."""
+    """Print how many dead letters a replay accepted, and what became of the others."""
     _say(console, f"{done.passed:,} passed and are now in silver")
     _say(console, f"{done.there_already:,} were already in silver")
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
@@ -86,14 +86,14 @@ def print_replayed(done: Replayed, console: Console) -> None:
 
 
 def tried_as_json(tried: Replayed) -> dict[str, Any]:
-    """Return a dry run's result as a JSON-serializable dictionary."""
+    """Return the result of a replay's dry run as a JSON-serializable dictionary."""
     names = {"passed": "would_pass", "failed": "would_fail"}
     found = {names.get(name, name): count for name, count in asdict(tried).items()}
     return {"asked": tried.asked, **found}
 
 
 def print_tried(tried: Replayed, console: Console) -> None:
-    """Print a dry run's result, with the number of failing letters for each rule."""
+    """Print the result of a replay's dry run, with the number of failing dead letters for each rule."""
     _say(console, f"{tried.passed:,} of {tried.asked:,} would pass now")
     if tried.there_already:
         _say(console, f"{tried.there_already:,} are already in silver")
@@ -106,7 +106,7 @@ def print_tried(tried: Replayed, console: Console) -> None:
 
 
 def print_discarded(done: Discarded, console: Console) -> None:
-    """Print the result of a discard."""
+    """Print how many dead letters were discarded, and why others were not."""
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
     if done.there_already:
         _say(console, f"{done.there_already:,} were already in silver and are now replayed")
@@ -114,7 +114,7 @@ def print_discarded(done: Discarded, console: Console) -> None:
 
 
 def print_resolved(done: Resolved, console: Console) -> None:
-    """Print the result of `resolve`, with the reasons why some letters remain open."""
+    """Print the result of `resolve`, with the reasons why some dead letters remain open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
         _say(console, f"{done.unmatched:,} match no silver row and remain open")
@@ -165,7 +165,7 @@ def _listed(letter: Row) -> dict[str, Any]:
 
 
 def _timed(value: Any) -> Any:
-    """Return a value with its times as text, even in a struct."""
+    """Return a value in which all times, even those in structs, are text."""
     if isinstance(value, dict):
         return {name: _timed(one) for name, one in value.items()}
     return _time(value) if isinstance(value, datetime) else value

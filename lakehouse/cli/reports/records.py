@@ -93,7 +93,7 @@ def _value(value: Any) -> str:
 
 
 def _time(moment: datetime | None) -> str:
-    """Return a time to the millisecond, if it has a fraction; ? if it is unknown."""
+    """Format a time to the second, or to the millisecond if it has a fraction, or as ? if it is unknown."""
     if moment is None:
         return "?"
     text = moment.isoformat(sep=" ", timespec="milliseconds" if moment.microsecond else "seconds")

@@ -40,7 +40,7 @@ _COLOURS = {
     Word.STALLED: "red",
     Word.STOPPED: "red",
 }
-_NAMED = 3  # the most streams that a process's line names
+_NAMED = 3  # the maximum number of streams that the line of a process names
 
 
 def drawn(
@@ -98,7 +98,7 @@ def _word(state: StreamState) -> Text:
 
 
 def _moment(moment: datetime | None, at: datetime, width: int) -> str:
-    """Return a time. A narrow terminal omits the year, or the whole date if it is today's."""
+    """Format a time. On a narrow terminal, omit the year, or the whole date if it is today."""
     if moment is None or width >= _WIDE:
         return clock(moment)
     return f"{moment:%T}" if moment.date() == at.date() else f"{moment:%m-%d %H:%M}"
@@ -111,7 +111,7 @@ def _age(seconds: float | None, width: int) -> str:
 
 
 def _waiting(state: StreamState, width: int) -> Text:
-    """Return the backlog of the layer whose oldest record has waited for the longest time, and its age."""
+    """Return the backlog of the layer with the longest wait, and how long its oldest record has waited."""
     longest = waiting_of(state)
     if longest is None:
         return Text("?", style="yellow")
@@ -127,7 +127,7 @@ def _gate(state: StreamState) -> str | Text:
 
 
 def _reasons(states: Iterable[StreamState], above: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield a line for each reason why streams are neither well nor idle, unless it is shown above them."""
+    """Yield a line for each reason why streams are neither well nor idle, unless `above` contains it."""
     names = dict[tuple[Word, str], list[str]]()
     for state in states:
         word, reason = state.health.word, state.health.reason
@@ -148,7 +148,7 @@ def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
 
 
 def _processes(states: Sequence[StreamState], at: datetime, width: int) -> Iterator[RenderableType]:
-    found = dict[tuple[str, int], list[Run]]()  # a process is in each of its streams' states
+    found = dict[tuple[str, int], list[Run]]()  # a process appears in the state of each stream that it runs
     for state in states:
         for run in state.runs:
             found.setdefault((run.host, run.pid), []).append(run)
@@ -189,7 +189,7 @@ def _indented(text: Text) -> Padding:
 
 
 def _fitting(lines: list[RenderableType], room: int, console: Console) -> list[RenderableType]:
-    """Return the first lines that fit into `room` terminal lines, then a line that counts any others."""
+    """Return the lines that fit into `room` terminal rows, and a line that counts the others, if any."""
     heights = [_lines(one, console) for one in lines]
     if sum(heights) <= room:
         return lines

@@ -36,12 +36,12 @@ class _Stored:
 
 
 def steps(states: Sequence[StreamState], width: int) -> Table:
-    """Return the backlog of each step in each of its sources."""
+    """Return a table with the backlog of each step in each of its sources."""
     return table(_LAGS, [one for state in states for one in _waiting(state, width)], width)
 
 
 def tables(states: Sequence[StreamState], width: int) -> Table:
-    """Return the version and size of each table."""
+    """Return a table with the version and size of each lake table."""
     stored = [
         _Stored(one, next((times for times in state.event_times if times.table == one.name), None))
         for state in states

@@ -33,7 +33,7 @@ KEYS = {
     "null_field": "if the field may be null, declare required = false",
     "empty_string": "if the field may be empty, declare required = false",
 }
-"""Rules that a key in the stream's declaration can satisfy, each with advice on that key."""
+"""For rules that records could satisfy if the stream were declared differently: advice on the declaration."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Letter:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the letter would be open. Duplicates, replaced records and deletions are closed."""
+        """Whether the dead letter would be open. Duplicates, replaced records and deletions are closed."""
         return len(self.reasons) > 1 or self.reasons[0].rule not in CLOSED
 
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A broken rule and its column (or None): the number of records, and the first one's line and message."""
+    """A broken rule, its column if any, how many records break it, and the first one's line and message."""
 
     rule: str
     column: str | None
@@ -95,7 +95,7 @@ class Result:
 
 
 def by_rule(letters: Sequence[Letter]) -> list[BrokenRule]:
-    """Return the broken rules, most frequent first. A letter counts once for each rule and column."""
+    """Return the broken rules, most frequent first. A dead letter counts once for each rule and column."""
     counts, first = Counter[tuple[str, str | None]](), dict[tuple[str, str | None], tuple[Line, str]]()
     for letter in _in_order(letters):
         counts.update({(one.rule, one.column) for one in letter.reasons})
@@ -275,9 +275,9 @@ def _letters_of(
 def _every_reason(
     letters: Sequence[Letter], rules: Sequence[BrokenRule], limit: int
 ) -> list[tuple[Line, Reason]]:
-    """Return every reason with its line. The first `limit` reasons are taken from each rule in turn.
+    """Return every reason and the line of its record. The first `limit` reasons cover all rules in turn.
 
-    They are sorted by the frequency of their rule, and then by line.
+    These reasons are sorted by the frequency of their rule, and then by line.
     """
     ranks = {(one.rule, one.column): rank for rank, one in enumerate(rules)}
     seen, found = Counter[int](), list[tuple[int, int, Line, Reason]]()

@@ -384,7 +384,7 @@ def test_a_table_in_toml_says_the_same_as_a_package(
 
     assert ended.exit_code == 0, ended.output
     assert "lakehouse.toml: [streams.payments]\n" in ended.output
-    assert "then try it: lakehouse try payments s\n" in ended.output
+    assert "then try the stream: lakehouse try payments s\n" in ended.output
     assert not Path("payments").exists()
     text = Path("lakehouse.toml").read_text(encoding="utf-8")
     assert text.startswith("home = 'here'\n\n[streams.payments]\nkind = ")
@@ -412,7 +412,7 @@ def test_a_table_in_toml_has_the_guesses_as_comments_and_is_written_once(make: M
     )
 
     assert ended.exit_code == 0, ended.output
-    assert "then try it: lakehouse try visits clicks=c views=v\n" in ended.output
+    assert "then try the stream: lakehouse try visits clicks=c views=v\n" in ended.output
     assert (
         Path("lakehouse.toml").read_text(encoding="utf-8")
         == """\

@@ -257,7 +257,7 @@ def test_everything_is_meant_only_where_it_is_said(command: str) -> None:
     assert isinstance(unfiltered.exception, SettingsError)
     assert "specify a filter, such as --rule or --stream, or --all" in str(unfiltered.exception)
     assert isinstance(both.exception, SettingsError)
-    assert "--all selects every open letter" in str(both.exception)
+    assert "--all selects every open dead letter" in str(both.exception)
 
 
 def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None:
