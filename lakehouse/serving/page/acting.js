@@ -8,8 +8,8 @@ const LOOK_MS = 400;
 const LINES = 200;
 
 /**
- * Ask for confirmation; `body` goes to /api/v1/actions. Resolves to the finished action, or to null
- * if there is none.
+ * Ask for confirmation, then send `body` to /api/v1/actions. Resolves to the finished action, or to null
+ * if no action has finished.
  */
 export function confirmed({ title, text, verb, body, isDangerous = false }) {
   return new Promise((resolve) => {

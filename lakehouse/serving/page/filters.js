@@ -57,7 +57,7 @@ export function filterForm(wanted, streams, topics, rules) {
   return form;
 }
 
-/** Links that set the times to the last hour, today or yesterday, as of the click. */
+/** Links that set the time filter to the last hour, today or yesterday, as of the click. */
 export function timeLinks(wanted) {
   const day = (days) => `${new Date(Date.now() + days * DAY_MS).toISOString().slice(0, 10)}T00:00:00Z`;
   const spans = {

@@ -1,4 +1,4 @@
-// The streams' past: sparklines of the last day for the overview, and charts of an hour, a day or a week.
+// The streams' history: sparklines of the last day for the overview, and charts of an hour, a day or a week.
 
 import { ask, query } from "./api.js";
 import { distinguish, lines, together } from "./chart.js";
@@ -13,14 +13,14 @@ const SPANS = [
   ["week", 168, 168],
 ];
 const rounded = (value) => count(Math.round(value * 10) / 10);
-/** What is kept of a stream's past: its name in the API, its title, and how a value is told. */
+/** The measures in a stream's history: name in the API, title, description, and how to format a value. */
 export const MEASURES = [
   { name: "landedPerS", title: "records/s", about: "records per second read", tell: rounded },
   { name: "waitedS", title: "wait", about: "longest wait", tell: briefly },
   { name: "openLetters", title: "letters", about: "open dead letters", tell: compact },
 ];
 
-/** Keep the last day of all streams: `of(name)` returns a stream's past, and `changed` is called when it is new. */
+/** Load the last day of all streams at intervals: `of(name)` returns a stream's history; `changed` is called after each. */
 export function lastDay(changed) {
   let found = new Map();
   const again = async () => {
@@ -29,7 +29,7 @@ export function lastDay(changed) {
       found = new Map(streams.map((one) => [one.name, one]));
       changed();
     } catch {
-      // An older past stays, and the status above says what is away.
+      // The previous history stays, and the status above says what is unavailable.
     }
   };
   again();
@@ -37,7 +37,7 @@ export function lastDay(changed) {
   return { of: (name) => found.get(name) ?? null, close: () => clearInterval(timer) };
 }
 
-/** A line of one measure of a stream's last day; a dash if nothing of it is known. */
+/** A sparkline of one measure for a stream's last day; a dash if no value is known. */
 export function sparkline(past, { name, about, tell }) {
   const values = past?.[name] ?? [];
   const known = values.filter((one) => one !== null);
@@ -59,7 +59,7 @@ export function sparkline(past, { name, about, tell }) {
   );
 }
 
-/** A stream's past, drawn: buttons for the span, a strip of its health, and a chart for each measure. */
+/** A stream's history: buttons for the time span, a strip of its health, and a chart for each measure. */
 export function pastOf(name) {
   const state = { span: SPANS[1], charts: null, isClosed: false };
   const [buttons, place] = [el("div", { class: "buttons", role: "group", "aria-label": "Span" }), el("div", {})];
@@ -125,7 +125,7 @@ function drawn(name, { start, stepS, streams }) {
   return together(all, node);
 }
 
-/** A strip with a piece for each interval, coloured by its health; the words and their share are told beside it. */
+/** A strip with a piece for each interval, coloured by its health, and text with the share of each health. */
 function strip(name, words, times) {
   const pieces = words.map((word, index) => el("i", { class: word ?? "none", title: `${clock(times[index] * 1000)} UTC: ${word ?? "not recorded"}` }));
   const known = words.filter((one) => one !== null);

@@ -10,7 +10,7 @@ import { on } from "./live.js";
 
 const FACTS = ["stream", "stage", "topic", "partition", "offset", "kafkaTimestamp", "firstSeen", "lastAttempt", "attempts", "job", "batch", "codeVersion"];
 const TIMES = new Set(["kafkaTimestamp", "firstSeen", "lastAttempt"]);
-const NUMBERS = new Set(["partition", "offset", "batch"]); // to be copied into other tools, so without separators
+const NUMBERS = new Set(["partition", "offset", "batch"]); // copied into other tools, so without separators
 const TRIED = new Set(["replay", "discard"]);
 
 export function open(root, _parameters, id) {

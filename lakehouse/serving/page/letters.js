@@ -115,7 +115,7 @@ function countTable(counts, wanted) {
   return table("Letters by rule", headings, rows, { numeric: ["letters"], empty: "None." });
 }
 
-/** The buttons that try, replay or discard all open letters that match the filters. */
+/** The buttons that try, replay or discard all open dead letters that match the filters. */
 function actions(wanted, filters, counts, again) {
   if (wanted.status !== "open") {
     return el("p", { class: "muted" }, "Only open letters can be replayed or discarded.");
@@ -132,7 +132,7 @@ function actions(wanted, filters, counts, again) {
   return actionButtons(body, what, open.length === 0, again);
 }
 
-/** The three buttons; `body` selects the letters, and `what` describes them. */
+/** The three buttons; `body` selects the dead letters, and `what` describes them. */
 export function actionButtons(body, what, isNone, again) {
   const button = (verb, key, dialog, isDangerous = false) =>
     el(

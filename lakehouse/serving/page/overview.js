@@ -1,4 +1,4 @@
-// The firing alerts, a sentence on all streams, and the table of streams.
+// The firing alerts, a one-sentence summary of all streams, and the table of streams.
 
 import { askIfThere, query } from "./api.js";
 import { badge, el, exact, renew } from "./dom.js";

@@ -17,7 +17,7 @@ export function troubles() {
   return reasons.filter(Boolean).map(notice);
 }
 
-/** The reason for a stream's health without a sentence that `troubles` already shows. */
+/** The reason for a stream's health, without any sentence that `troubles` already shows. */
 export function briefReason({ health }, status) {
   const known = [status.lakeReason, status.brokerReason].find((one) => one && health.reason.endsWith(one));
   if (known === undefined) {
