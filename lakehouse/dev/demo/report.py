@@ -32,7 +32,7 @@ _KAFKA_TIMEOUT_MS = 10_000
 
 @dataclass
 class Done:
-    """The results of a demo run: the events sent per stream, the seconds per layer, and all micro-batches."""
+    """The results of a demo run: events sent per stream, seconds spent per layer, and all micro-batches."""
 
     produced: dict[str, Summary] = field(default_factory=dict)
     layer_s: dict[LayerName, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A stream's part of the report: a query for two figures that must be equal, and a query for rows."""
+    """A stream's part of the report: a query for two numbers that must be equal, and one for sample rows."""
 
     what: str
     books: str

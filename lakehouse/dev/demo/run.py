@@ -40,8 +40,8 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
 }
 _STEPS = {
     "bronze": "land Kafka records unchanged",
-    "silver": "keep clean records, quarantine the rest",
-    "gold": "merge them into tables",
+    "silver": "keep clean records, quarantine the others",
+    "gold": "merge clean records into tables",
     "export": "push changed rows to Kafka and Redis",
 }
 

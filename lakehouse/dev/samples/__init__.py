@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """A Kafka record to send. Its kind tells tests which result to expect.
+    """A Kafka record to send. Its kind tells tests what the pipeline must do with it.
 
     `source` is the index of the record's topic among the stream's topics. `timestamp_ms` is for records whose
     only event time is Kafka's timestamp; 0 means the time of sending. If `partition` is -1, the key

@@ -20,9 +20,9 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """A callable that breaks records in each of the given ways in turn.
+    """A callable that applies the given breakages in turn, one to each record.
 
-    A time in the future lies `ahead_s` seconds after the record's own time.
+    If the breakage is a time in the future, that time is `ahead_s` seconds after the record's own time.
     """
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
@@ -30,7 +30,7 @@ class Breaker:
         self._ahead_ms = round(ahead_s * 1000)
 
     def __call__(self, record: Record) -> tuple[str, bytes | None]:
-        """Return a malformed sample's kind and value, made from a valid record by the next breakage."""
+        """Apply the next breakage to a valid record, and return the malformed sample's kind and value."""
         name, broken = next(self._turns)
         if name == _FUTURE:
             record = {**record, _TIME: record[_TIME] + self._ahead_ms}
@@ -48,10 +48,10 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return the faults that any message can have: it is not text, not JSON, or not an object.
+    """Return faults that can be injected into any message: invalid UTF-8, invalid JSON, or not an object.
 
-    The arguments are field names. The value of `text`, a string field, is cut off within a character. The
-    values of `number` and `words` become messages that consist of only a number or only words.
+    The arguments are field names. The value of the string field `text` is cut off in the middle of a
+    character. Two faults replace the message with the value of `number`, or with the values of `words`.
     """
     words = tuple(words)
 
@@ -80,12 +80,12 @@ def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str,
 
 
 def of_a_tombstone() -> dict[str, Breakage]:
-    """Return null values as a fault, for streams that do not accept tombstones."""
+    """Return the fault of a null value, for streams that do not accept tombstones."""
     return {"tombstone": lambda _: None}
 
 
 def of_a_name(column: str, field: str) -> dict[str, Breakage]:
-    """Return the faults that a required string can have."""
+    """Return the faults that can be injected into a required string field."""
     return {
         f"{column}_missing": without(field),
         f"{column}_null": with_value(field, None),
@@ -96,7 +96,7 @@ def of_a_name(column: str, field: str) -> dict[str, Breakage]:
 
 
 def of_a_decimal(field: str) -> dict[str, Breakage]:
-    """Return the faults that a required decimal(38,9) can have."""
+    """Return the faults that can be injected into a required decimal(38,9) field."""
     return {
         f"{field}_missing": without(field),
         f"{field}_null": with_value(field, None),
@@ -115,7 +115,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 
 
 def of_the_time() -> dict[str, Breakage]:
-    """Return the faults that a timestamp can have.
+    """Return the faults that can be injected into the timestamp field.
 
     The last fault, a time in the future, takes effect only if a Breaker applies it.
     """
@@ -143,7 +143,7 @@ def with_value(field: str, value: object) -> Breakage:
 
 
 def with_literal(field: str, literal: bytes) -> Breakage:
-    """Return a breakage that inserts a literal that json.dumps cannot write."""
+    """Return a breakage that replaces a field's value with a literal that json.dumps cannot write."""
     mark = "\x00"
     return lambda record: dumps({**record, field: mark}).replace(dumps(mark), literal)
 

@@ -99,7 +99,7 @@ class _Mixed(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A call with outstanding records: the next record's time, the pair, and the remaining sides."""
+    """A call with outstanding records: the time of the next one, the pair of users, and their sides."""
 
     due_ms: int
     pair: int
@@ -107,7 +107,7 @@ class _Open(NamedTuple):
 
 
 class _Calls:
-    """All calls in progress, and the pairs that may start another call."""
+    """All calls in progress, and the pairs of users that can start another call."""
 
     def __init__(
         self, rng: random.Random, records: int, mixed: _Mixed, gap_s: float, allowed_lateness_s: int
@@ -159,7 +159,7 @@ class _Calls:
         return self._record(pair, sides[0], moment_ms, kind)
 
     def _plan(self, most: int) -> _Sides:
-        """Return the sides of a new call's records, in order, for at most `most` records."""
+        """Return the side (the topic's index) of each record of a new call, for at most `most` records."""
         uniform = self._uniform
         if self._mixed.alone and uniform() < self._mixed.alone:
             most = 1

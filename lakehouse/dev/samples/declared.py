@@ -111,7 +111,7 @@ def _time(contract: Contract, time_ms: int) -> Any:
 
 
 def _key(contract: Contract, record: Record) -> bytes | None:
-    """Return a record's Kafka key: the tombstone field, or else the first required string field."""
+    """Return a record's Kafka key: the value of its tombstone field, or its first required string field."""
     texts = [field for field in contract.fields if field.required and field.type is FieldType.STRING]
     of_tombstones = [field for field in texts if field.name == contract.tombstone]
     for field in (of_tombstones or texts)[:1]:
@@ -120,7 +120,7 @@ def _key(contract: Contract, record: Record) -> bytes | None:
 
 
 def _breakages(contract: Contract) -> Iterator[tuple[str, Breakage]]:
-    """Yield the ways to break a record of this contract, each with its name."""
+    """Yield the breakages for records of this contract, each with its name."""
     yield "not_utf8", lambda record: b"\xff\xfe" + dumps(record)
     yield "truncated_json", lambda record: dumps(record)[:-2]
     yield "array", lambda record: dumps([record])

@@ -32,7 +32,7 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the streams' sources, keyed by their actual topic names."""
+    """Return the sources of the streams, keyed by the names of the topics in Kafka."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
@@ -61,7 +61,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """A stream's topics and sample generator. `shape` returns generator arguments taken from the stream."""
+    """A stream's topics and sample generator. `shape` derives generator arguments from the stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -69,7 +69,7 @@ class Generator:
 
 
 def _gap(stream: Stream) -> Mapping[str, float]:
-    """Return the maximum time between two events of a call."""
+    """Return the generator argument `gap_s`, the maximum time between two events of a call."""
     return {"gap_s": stream.gold[0].merge_radius.total_seconds()}
 
 

@@ -81,7 +81,7 @@ _VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of all samples, exact except for rounding. The remaining samples are valid.
+    """The fraction of samples of each kind, exact except for rounding. The remaining samples are valid.
 
     A duplicate repeats an event, and is itself counted as a sample. One late sample in four is beyond the
     allowed lateness, or every late sample if the allowed lateness is 0. A malformed sample with a time in the
@@ -162,7 +162,7 @@ def mix(
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
     repeatable: list[Sample] = []
     keep = repeatable.append
-    # Duplicates that were due before there was an event to repeat. They replace later valid samples.
+    # How many duplicates were due before there was an event to repeat. They replace later valid samples.
     owed = 0
     for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
         if slot == _MALFORMED:
@@ -188,7 +188,7 @@ def mix(
 
 
 def require_share(name: str, share: float, whole: str) -> None:
-    """Raise SettingsError unless `share` is between 0 and 1. In the message, `whole` names the total."""
+    """Raise SettingsError unless `share` is between 0 and 1. The message names `whole`, the total."""
     if not 0 <= share <= 1:
         raise SettingsError(f"{name} is {share:g}, but a share of {whole} must be between 0 and 1")
 

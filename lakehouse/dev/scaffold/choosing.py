@@ -19,7 +19,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 class Chosen:
     """A chosen field, and the reason for the choice.
 
-    If the user named the field, the reason only says which values are not numbers, or is empty.
+    If the user named the field, the reason is empty, or only says which values are not numbers.
     """
 
     field: Seen
@@ -62,7 +62,7 @@ def _time(field: Seen, time: Time) -> ChosenTime:
 
 @dataclass(frozen=True)
 class _Part:
-    """A field's role, with its option, its description in messages, its types, and a rank for candidates."""
+    """A role that a field can have: its CLI option, description, allowed types, and ranking function."""
 
     option: str
     what: str
@@ -108,7 +108,7 @@ def choose_pair(
 
 
 def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the payload field. Only this topic has it, and it is preferably an object or array.
+    """Return the payload field: a field that only this topic has, preferably an object or array.
 
     Raises SettingsError if there is no such field.
     """
@@ -127,7 +127,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         if field.type not in part.types:
             kind = field.type.value
             raise SettingsError(
-                f"{part.option} {printable(named)}: its values are {kind}; expected {part.what}"
+                f"{part.option} {printable(named)}: its values have the type {kind}; expected {part.what}"
             )
         return Chosen(field, field.said if field.spoilers else "")
     fitting = [

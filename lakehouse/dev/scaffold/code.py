@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value or bytes as Python code. If it is too long for a line, each part gets its own."""
+    """Return a JSON value or bytes as Python code, with one element per line if one line is too short."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -121,7 +121,7 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
 
 
 class Columns:
-    """The column names of a table. They are derived from the fields' paths, and numbered if already taken.
+    """The column names of a table, which are derived from field paths, and numbered if already taken.
 
     `taken` contains the names that the table itself needs.
     """
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return a field's column, and reserve the derived names `makes`, where {} stands for the column."""
+        """Return a field's column name, and reserve the names `makes`, in which {} stands for that name."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument for a kind that sets the field's type: if possible, just the name."""
+    """Return the code that passes a field to a kind that sets its type: just the field's path if possible."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)
@@ -154,7 +154,7 @@ def named(field: Seen, column: str, type_: FieldType) -> str:
 
 
 def declared(field: Seen, column: str) -> str:
-    """Return the declaration of a field, with its guessed type."""
+    """Return the code that declares a field with its guessed type."""
     more = "" if field.is_required else ", required=False"
     more += ", accepts_numbers=True" if field.accepts_numbers else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

@@ -14,7 +14,7 @@ _MOST_SAMPLES = 100
 
 
 def files_of(name: str, made: Made, samples: Mapping[str, Samples]) -> dict[str, str]:
-    """Return the package's files, keyed by their paths in its directory. `samples` is keyed by topic."""
+    """Return the contents of the package's files, keyed by path. `samples` is keyed by topic."""
     names = sample_files(samples)
     files = {
         "pyproject.toml": _project(name),
@@ -32,7 +32,7 @@ def files_of(name: str, made: Made, samples: Mapping[str, Samples]) -> dict[str,
 
 
 def _as_lines(samples: Samples, spoilt: Collection[int]) -> str:
-    """Return the first unspoilt samples as JSON lines, with all digits. Line breaks become spaces."""
+    """Return the first samples that are not in `spoilt` as JSON lines. Line breaks in them become spaces."""
     values = (one.line.record.value or b"" for at, one in enumerate(samples.kept) if at not in spoilt)
     kept = (value.decode().replace("\r", " ").replace("\n", " ") for value in values)
     return "".join(f"{value}\n" for value in islice(kept, _MOST_SAMPLES))

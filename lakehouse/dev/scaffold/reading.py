@@ -30,7 +30,7 @@ class Sample:
 class LeftOut:
     """A line that is left out of the samples, and the reason.
 
-    `rule` is the dead-letter rule under which every stream refuses it, or None if a stream may accept it.
+    `rule` is the dead-letter rule under which every stream refuses it, or None if a stream might accept it.
     """
 
     line: Line
@@ -43,14 +43,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples that are kept for a topic, and the lines that are left out. Tombstones are in neither."""
+    """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither."""
 
     kept: Sequence[Sample]
     left_out: Sequence[LeftOut] = ()
 
     @property
     def warning(self) -> str | None:
-        """The number of lines that are left out, and the first of them, as text; None if all are kept."""
+        """A warning that counts the left-out lines and shows the first few, or None if all lines are kept."""
         number, every = len(self.left_out), len(self.kept) + len(self.left_out)
         if not number:
             return None
@@ -59,7 +59,7 @@ class Samples:
 
 
 def samples_of(lines: Sequence[Line]) -> Samples:
-    """Return the samples in a topic's lines. Raises SettingsError if all are left out."""
+    """Return the samples in a topic's lines. Raises SettingsError if every line is left out."""
     read = [_sample_of(line, line.record.value) for line in lines if line.record.value is not None]
     if not read:
         raise SettingsError("none of the samples has a value")
@@ -71,7 +71,7 @@ def samples_of(lines: Sequence[Line]) -> Samples:
 
 
 class _ConstantError(ValueError):
-    """NaN or an infinity, which Python accepts, but which is not JSON."""
+    """The text contains NaN or an infinity, which Python's parser accepts, but which is not JSON."""
 
 
 def _sample_of(line: Line, value: bytes) -> Sample | LeftOut:

@@ -1,4 +1,4 @@
-"""The records that a new stream refuses, for its first dead-letter test.
+"""The sample records that a new stream refuses, for its first dead-letter test.
 
 These are the lines that are left out of the samples, and the samples with a string where most have a number.
 """
@@ -17,11 +17,11 @@ EVENT_TIME = "event_time"
 _MOST_RECORDS, _MOST_LENGTH = 10, 1_000
 
 Spoilt = Mapping[int, Collection[str]]
-"""The columns whose values a sample spoils, by the sample's index."""
+"""Maps the index of a sample to the columns in which it has a string instead of a number."""
 
 
 def spoilt_by(fields: Iterable[tuple[Seen, str]]) -> dict[int, list[str]]:
-    """Return the samples that spoil fields declared as numbers, each field given with its column."""
+    """Return which samples have a string in a field that is declared as a number, and in which columns."""
     found: dict[int, list[str]] = {}
     for field, column in fields:
         for spoiler in field.spoilers:
@@ -30,7 +30,7 @@ def spoilt_by(fields: Iterable[tuple[Seen, str]]) -> dict[int, list[str]]:
 
 
 def mended(record: Record, fields: Iterable[Seen]) -> Record:
-    """Return a record with a number in place of each string that spoils one of the fields."""
+    """Return a record in which a number replaces each string in a field that is declared as a number."""
     for field in fields:
         if field.spoilers and isinstance(value_at(record, field.names), str):
             record = with_value(record, field.names, field.fitting[0])
@@ -38,7 +38,7 @@ def mended(record: Record, fields: Iterable[Seen]) -> Record:
 
 
 def with_value(record: Record, names: Names, value: Any) -> dict[str, Any]:
-    """Return a record with the value at a path replaced."""
+    """Return a copy of a record in which the value at a path is replaced."""
     first, *rest = names
     return {**record, first: with_value(record[first], tuple(rest), value) if rest else value}
 

@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Spoiler:
-    """A string in a field that is a number in most samples, and its sample's index and location."""
+    """A string in a field that is a number in most samples, with the index and location of its sample."""
 
     at: int
     place: str
@@ -80,7 +80,7 @@ class Seen:
 
     @cached_property
     def spoilers(self) -> tuple[Spoiler, ...]:
-        """The strings in a field, if at least nine in ten of its values are numbers; otherwise none."""
+        """The string values of the field, if at least nine in ten values are numbers; otherwise none."""
         numbers = [value for value in self.values if not isinstance(value, str)]
         is_number = 10 * len(numbers) >= 9 * len(self.values)
         if self.is_kept_as_text or not is_number or not all(map(_is_number, numbers)):
@@ -96,7 +96,7 @@ class Seen:
 
     @cached_property
     def fitting(self) -> tuple[Any, ...]:
-        """The values that the type fits, which are all except the spoilers."""
+        """The values that fit the field's type: all except the spoilers."""
         if not self.spoilers:
             return self.values
         return tuple(value for value in self.values if not isinstance(value, str))
@@ -114,7 +114,7 @@ class Seen:
 
     @property
     def remark(self) -> str:
-        """The first spoilers, as the end of a sentence; empty if there are none."""
+        """Text that lists the first few spoilers, to end a sentence with. It is empty if there are none."""
         if not self.spoilers:
             return ""
         more = len(self.spoilers) - _MOST_SPOILERS
@@ -123,7 +123,7 @@ class Seen:
 
     @property
     def said(self) -> str:
-        """The number of samples with the field; for a mostly numeric field, also where it is not a number."""
+        """Text with the number of samples that contain the field and, if it is a number, the exceptions."""
         return f"a number {self.how_often}{self.remark}" if self.spoilers else self.how_often
 
     @property

@@ -92,17 +92,17 @@ class _Parts:
 
     @property
     def value_column(self) -> str:
-        """The value field's column."""
+        """The name of the value field's column."""
         return self.columns.take(self.value.field)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The key fields' columns."""
+        """The names of the key fields' columns."""
         return tuple(self.columns.take(key.field) for key in self.keys)
 
     @property
     def key_row(self) -> dict[str, str]:
-        """The key of the sample record, as it appears in silver."""
+        """The key columns of the sample record, with the values that silver contains."""
         fields = (key.field for key in self.keys)
         return {self.columns.take(field): str(value_at(self.record, field.names)) for field in fields}
 
@@ -207,7 +207,7 @@ def _made(
     sent: Record,
     second: Any = _SECOND,
 ) -> Made:
-    """Generate a stream that reads one topic. In its tests, the values 2 and `second` yield `row`."""
+    """Generate a stream that reads one topic. Its tests expect `row` from the values 2 and `second`."""
     about = parts.about(sentence)
     spoilt = _spoilt(parts.time, [parts.value.field, *parts.others], parts.columns)
     tests = tests_text(
@@ -261,7 +261,7 @@ def joined_calls(wanted: Wanted) -> Made:
     ]
     topics = ", ".join("{}" for _ in wanted.samples)
     about = About(
-        f"Records of {topics} that are close together in time, joined into one row.", tuple(wanted.samples)
+        f"Records from {topics} that are close together in time, joined into one row.", tuple(wanted.samples)
     )
     first = next(iter(wanted.samples))
     record = mended(wanted.samples[first].kept[0].value, fields[first])
@@ -306,7 +306,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return one second and one day after the record's time; if it has none, None and a late time."""
+    """Return the times one second and one day after the record's, or None and a time in the far future."""
     value = None if time is None else value_at(record, time.field.names)
     if time is None or value is None:
         return None, "2100-01-01T00:00:00Z"
@@ -343,7 +343,7 @@ def _spoilt(time: ChosenTime | None, fields: Sequence[Seen], columns: Columns) -
 
 
 def _why(chosen: Chosen) -> list[str]:
-    """Return a comment that explains the choice, or nothing if the user named the field."""
+    """Return a comment line that explains the choice, or no line if there is nothing to explain."""
     return [comment(f"guess: {chosen.why}")] if chosen.why else []
 
 

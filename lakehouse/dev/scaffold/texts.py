@@ -23,7 +23,7 @@ def filled(template: str, name: str, **values: str) -> str:
 
 
 def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) -> str:
-    """Return a stream's module, which calls a kind with one argument per line."""
+    """Return the code of a stream's module, which calls a kind with one argument per line."""
     call = "\n".join([f"{kind}(", *(f"        {line}" for line in [f"{text(name)},", *arguments]), "    )"])
     used = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
     decimals = "from decimal import Decimal\n" if "Decimal" in used else ""
@@ -36,7 +36,7 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module with a gold table's suite. `window_s` is the length of its windows, if any."""
+    """Return the code of a gold table's suite. `window_s` is the length of the table's windows, if any."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"
@@ -52,7 +52,7 @@ def suite_text(
 
 @dataclass(frozen=True)
 class Refused:
-    """A refused record: its value and, for each reason, the rule or the column, whichever is known."""
+    """A refused record: its value, and the rule or the column of each reason, whichever is known."""
 
     value: str | bytes
     reasons: Sequence[Mapping[str, str]]
@@ -65,7 +65,7 @@ def tests_text(
     outcome: tuple[Record, Record],
     refused: Sequence[Refused],
 ) -> str:
-    """Return the tests for a stream with one topic: two records yield a row of a table, and a message."""
+    """Return the code of tests for a stream with one topic: two records yield a row and a message."""
     (first, second), (row, sent) = map(literal, records), outcome
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
     dead = _refused_text(name, [one.value for one in refused], refused)
@@ -74,7 +74,7 @@ def tests_text(
 
 @dataclass(frozen=True)
 class Call:
-    """A record of a topic that yields a row. The row is open at `now`, and closed at `later`."""
+    """A record from a topic, and the row that it yields, which is open at `now` and closed at `later`."""
 
     topic: str
     record: Record
@@ -86,7 +86,7 @@ class Call:
 def call_tests_text(
     name: str, files: Mapping[str, str], call: Call, refused: Mapping[str, Sequence[Refused]]
 ) -> str:
-    """Return the tests for calls. `files` and `refused` are keyed by topic."""
+    """Return the code of tests for a stream that joins calls. `files` and `refused` are keyed by topic."""
     opened, closed = (literal({**call.row, "status": status}, 8) for status in ("open", "closed"))
     values = {"record": literal(call.record), "now": literal(call.now), "later": text(call.later)}
     records = {topic: [one.value for one in found] for topic, found in refused.items() if found}
@@ -103,7 +103,7 @@ def call_tests_text(
 
 
 def _refused_text(name: str, records: Any, refused: Sequence[Refused]) -> str:
-    """Return a test that the records become dead letters, or nothing if there are none."""
+    """Return the code of a test that these records become dead letters, or no code if there are none."""
     if not refused:
         return ""
     dead = [{"record": number, **reason} for number, one in enumerate(refused) for reason in one.reasons]

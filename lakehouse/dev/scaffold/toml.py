@@ -1,4 +1,4 @@
-"""The table `[streams.NAME]` for a new stream, translated from the Python code that calls its kind."""
+"""Translate the Python code of a new stream to the table `[streams.NAME]` of the configuration file."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ _LOG4J = """\
 
 @dataclass(frozen=True)
 class KafkaServer(Service):
-    """Kafka under HOME/kafka. Its log is HOME/logs/kafka.log, which is rolled by size.
+    """A Kafka broker that stores its files in HOME/kafka. Its log, HOME/logs/kafka.log, is rolled by size.
 
     In the same directory, kafka-console.log contains the JVM's output and the errors. Its last lines explain
     a failed start. A `brief` broker runs for minutes with little load, so its JVM spends little time on
@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error. The log is a different file, which log4j rolls."""
+        """The file for standard output and error. Kafka's log is a different file, which log4j rolls."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -181,7 +181,7 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return the access for this service's own commands: on a secured broker, the administrator's."""
+        """Return the address and credentials for this service's own commands, as administrator if secured."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
@@ -200,7 +200,7 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security. From then on, it remains secured."""
+        """Whether this home's broker was ever started with security. Once secured, it remains secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:

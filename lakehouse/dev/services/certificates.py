@@ -1,4 +1,4 @@
-"""Certificates for the local broker and its clients, signed by an authority that belongs to this home.
+"""Certificates for the local broker and its clients, signed by an authority for this home directory only.
 
     HOME/kafka/security/ca.pem            the authority
                         broker.pem        the broker's key (PKCS#8) and certificate chain
@@ -47,7 +47,7 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """The authority's own certificate, in PEM."""
+        """The certificate of the authority, in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, name: str, *, until: datetime | None = None) -> tuple[str, str]:

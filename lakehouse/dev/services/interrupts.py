@@ -30,7 +30,7 @@ class DeferredInterrupts:
         self._previous: dict[int, Handler] = {}
 
     def check(self) -> None:
-        """Handle signals that have arrived. Call this method where an interrupt is safe.
+        """Handle the signals that have arrived. Call this method where an interrupt is safe.
 
         Each signal is passed to its previous handler. Python's own handler for SIGINT raises
         KeyboardInterrupt, but an application's handler may only set a flag. Without a handler, SystemExit is

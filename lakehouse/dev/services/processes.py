@@ -62,7 +62,7 @@ class Service(ABC):
 
     @property
     def directory(self) -> Path:
-        """The directory for all files except the logs."""
+        """The directory for all of the service's files except its logs."""
         return self.home / self.name
 
     @property
@@ -108,7 +108,7 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Return whether a command line belongs to this service and, if it names a home, to this home."""
+        """Return whether a command line belongs to this service and, if it shows a home, to this home."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
@@ -131,7 +131,7 @@ class Service(ABC):
 
 
 def read_record(service: Service) -> Record | None:
-    """Return the process in the pid file, or None if the file is missing or unreadable."""
+    """Return the process that the pid file names, or None if the file is missing or unreadable."""
     try:
         found = json.loads(service.pid_file.read_text(encoding="utf-8"))
         return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
@@ -253,7 +253,7 @@ class Child:
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
-        """Return the child's record for the pid file."""
+        """Return the record of the child to write to the pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
         except psutil.Error:  # the process exited immediately, as the caller will notice
@@ -271,7 +271,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """Stop the child with SIGTERM if it is running, and with SIGKILL after the timeout."""
+        """Stop the child with SIGTERM, and with SIGKILL if it has not exited after the timeout."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -281,7 +281,7 @@ class Child:
 
 
 def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
-    """Stop a process with SIGTERM. Return True if SIGKILL was needed after the timeout."""
+    """Stop a process with SIGTERM, and after the timeout with SIGKILL. Return whether SIGKILL was needed."""
     try:
         process.terminate()
         if _ends(process, timeout_s):

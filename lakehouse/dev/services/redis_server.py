@@ -31,7 +31,7 @@ _PASSWORD_BYTES = 24
 
 
 class RedisServer(Service):
-    """Redis under HOME/redis. It has an append-only file, so a crash loses at most one second of data."""
+    """Redis under HOME/redis. It writes an append-only file, so a crash loses at most one second of data."""
 
     name: ClassVar[str] = "redis"
 
@@ -67,7 +67,7 @@ class RedisServer(Service):
     def owns(self, command_line: Sequence[str], port: int) -> bool:
         """Return whether a command line belongs to a server on this port.
 
-        The server replaces its command line with `redis-server 127.0.0.1:PORT`, which does not show the home.
+        The server replaces its command line with `redis-server 127.0.0.1:PORT`, without the home directory.
         """
         text = " ".join(command_line)
         return any(name in text for name in _SERVERS) and str(port) in text

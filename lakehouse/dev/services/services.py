@@ -71,7 +71,7 @@ class Endpoints:
 
     @property
     def update(self) -> dict[str, Any]:
-        """The changes that make Settings point to these endpoints."""
+        """The changes to make in Settings so that they point to these endpoints."""
         kafka = self._of_kafka()
         given = {f"kafka.{name}": getattr(kafka, name) for name in kafka.model_fields_set}
         return {"redis.url": SecretStr(self.redis), **given}
@@ -117,15 +117,15 @@ def start(
 ) -> Endpoints:
     """Start all services that are not running yet, as daemons, and return when both answer.
 
-    With `secure`, this home's broker has TLS, users and permissions from now on. Raises ServiceError. After
-    an error, Ctrl-C or SIGTERM, nothing that this call started is left running.
+    With `secure`, the broker has TLS, users and permissions from now on. Raises ServiceError if a service
+    cannot be started. After an error, Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
     endpoints, _ = _bring_up(settings, on_progress, ports=ports, with_parent=False, secure=secure)
     return endpoints
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop all services of this home, however they were started. Return the names of those stopped."""
+    """Stop all services of this home directory, however they were started. Return the stopped ones' names."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
@@ -159,7 +159,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's secured broker, or None if none is running."""
+    """Return the secured broker's address and its administrator's credentials, or None if none is running."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -377,7 +377,7 @@ def _write_endpoints(settings: Settings) -> None:
 
 @contextmanager
 def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
-    """Let only one command at a time start or stop this home's services.
+    """Hold a lock, so that only one command at a time starts or stops the services in a home directory.
 
     The kernel releases the lock when the process that holds it exits, so there are no stale locks.
     """

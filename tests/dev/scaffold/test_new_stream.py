@@ -211,7 +211,7 @@ def test_a_first_record_without_a_time_is_tested_under_the_present_time(make: Ma
         ("shop", ("--sample", "..=s"), "--sample ..=s: '..' cannot be a topic's name"),
         ("shop", ("--by", "no\nthing"), r"--by no\nthing: no sample has such a field"),
         ("shop", ("--sample", "s"), "two files contain samples for shop-events; specify the topic"),
-        ("shop", ("--value", "note"), "--value note: its values are string; expected a number"),
+        ("shop", ("--value", "note"), "--value note: its values have the type string; expected a number"),
         ("shop", ("--by", "nothing"), "--by nothing: no sample has such a field; known: paymentId, card.id"),
         ("shop", ("--time", "amount"), "--time amount: its values are not times in the years 2000 to 2099"),
         ("shop", ("--kind", "running-totals", "--by", "card.id", "--by", "note"), "is a single field"),
