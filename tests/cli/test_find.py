@@ -72,7 +72,10 @@ def test_a_refused_record_is_found_by_its_place_and_by_its_letter() -> None:
     first = "2026-05-04 12:00:01 UTC"
     assert lines[2:4] == [
         "silver.transactions not there: it is a dead letter",
-        f"silver.dead_letters open letter {1:064x}, first refused {first}: not_positive: it is not_positive",
+        (
+            f"silver.dead_letters open dead letter {1:064x}, first refused {first}: "
+            "not_positive: it is not_positive"
+        ),
     ]
     assert told("--letter", f"{1:064x}"[:20]) == lines
 

@@ -67,7 +67,7 @@ def _silver(found: InSilver) -> str:
 
 def _letter(letter: LetterOf) -> str:
     reasons = "; ".join(f"{one['rule']}: {one['message']}" for one in letter.reasons)
-    return f"{letter.status} letter {letter.id}, first refused {_time(letter.first_seen)}: {reasons}"
+    return f"{letter.status} dead letter {letter.id}, first refused {_time(letter.first_seen)}: {reasons}"
 
 
 def _gold(row: InGold) -> str:
