@@ -1,6 +1,6 @@
 """The lakehouse pytest plugin: fixtures for tests of streams.
 
-    lakehouse_spark   the only Spark session of the run; a conftest may override it
+    lakehouse_spark   the only Spark session of the run; a conftest can override it
     case              `lakehouse.testing.Case`: records in, literal rows out
     assert_same_gold  `lakehouse.testing.SameGold`: order, micro-batches and crashes do not change gold
     assert_kept       `lakehouse.testing.AssertKept`: a store keeps the promises of the export

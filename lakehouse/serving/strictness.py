@@ -52,7 +52,7 @@ _MOST = 20
 def refuse_unknown_parameters(request: Request) -> None:
     """Raise Problem 400 if a parameter is not declared by the route, or is repeated but takes one value.
 
-    Every route depends on this function, so no route needs its own list of parameters.
+    Every route depends on this function, so routes do not have to list their parameters.
     """
     declared = parameters_of(request) if request.query_params else None
     if declared is None:

@@ -94,7 +94,7 @@ def check(
 
     `--against registry` also checks whether the contract satisfies the registry's compatibility rule (such as
     BACKWARD) for the topic. The exit code is 1 if a difference breaks the contract, and 2 if the check was
-    not possible. A warning means that some records may be refused. Warnings do not change the exit code.
+    not possible. A warning means that some records could be refused. Warnings do not change the exit code.
     """
     from lakehouse.streams.registry import read_settings
 

@@ -1,4 +1,4 @@
-"""`lakehouse produce`: sends sample events to a stream's topics, or a file's records to any topic.
+"""`lakehouse produce`: sends sample events to the topics of a stream, or records from a file to any topic.
 
 lakehouse produce metrics --events 100000 --malformed 0.01
 lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2

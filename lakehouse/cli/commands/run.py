@@ -76,7 +76,7 @@ def run(
             "--adopt",
             help="Let this copy of a lake replace its original, with the same Kafka and Redis. First stop "
             "every process of the original for good. The layers catch up with the topics; then each row that "
-            "may have changed since the copy was made is sent once, in its newest state, and the run ends. "
+            "could have changed since the copy was made is sent once, in its newest state, and the run ends. "
             "If it is killed, run it again.",
         ),
     ] = False,

@@ -52,7 +52,7 @@ def try_(
         str,
         typer.Argument(
             metavar="STREAM",
-            help="A stream's name, or module:OBJECT, where the module may be in the working directory.",
+            help="A stream's name, or module:OBJECT. The module can be in the working directory.",
         ),
     ],
     files: Annotated[
@@ -141,7 +141,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
 
 
 def _read(stream: Stream, name: str, settings: Settings, *, envelopes: bool) -> Iterator[tuple[Source, Line]]:
-    """Yield a file's records, each with its source. Raises SettingsError if a record's topic is unknown."""
+    """Yield the records in a file, each with its source. Raises SettingsError if a topic is unknown."""
     sources = {settings.topic(source.topic): source for source in stream.sources}
     sources |= {source.topic: source for source in stream.sources}
     topic, said, path = name.partition("=")

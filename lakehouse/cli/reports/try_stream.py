@@ -29,9 +29,9 @@ _MOST_COLUMNS = 9
 KEYS = {
     "bad_timestamp": "if the times are right, declare their format with event_time_unit or event_time_zone",
     "wrong_type": "if the values are right, declare the field's type, or accepts_numbers = true for a string",
-    "missing_field": "if records may lack the field, declare required = false",
-    "null_field": "if the field may be null, declare required = false",
-    "empty_string": "if the field may be empty, declare required = false",
+    "missing_field": "if the field is optional in the records, declare required = false",
+    "null_field": "if null is a valid value, declare required = false",
+    "empty_string": "if an empty string is a valid value, declare required = false",
 }
 """For rules that records could satisfy if the stream were declared differently: advice on the declaration."""
 

@@ -2,8 +2,8 @@
 
     samples(stream.sources, 1000, spread_times(1000, end_ms=now, span_s=600), seed=1)
 
-Each string field has one of twenty values, and numbers are positive. The generator does not know the stream's
-own rules, so a sample may violate a rule. lakehouse.dev.samples.mixing lists the kinds of samples. The same
+Each string field has one of twenty values, and numbers are positive. The generator does not know the rules
+of the stream, so a sample can break a rule. lakehouse.dev.samples.mixing lists the kinds of samples. The same
 arguments always give the same bytes.
 """
 

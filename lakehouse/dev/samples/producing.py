@@ -5,7 +5,7 @@
 
 The producer is idempotent with acks=all. An acknowledged record is therefore in the log exactly once, and
 records with the same key are in the order in which they were sent. A record fails if the broker refuses it,
-or does not acknowledge it in time. In the second case, the record may still be in the log.
+or does not acknowledge it in time. In the second case, the record could still be in the log.
 
 The pace follows an absolute schedule, in which event n (from 0) is due (n + 1) / rate seconds after the
 start. Events are sent in bursts of ten milliseconds. A burst is never sent before its last event is due. A

@@ -126,7 +126,7 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller's port may differ at each start, because only its own JVM connects to it.
+        The controller's port can differ at each start, because only its own JVM connects to it.
         """
         controller_port = self._further_port(port)
         controller = f"{LOOPBACK}:{controller_port}"
@@ -162,7 +162,7 @@ class KafkaServer(Service):
         return [*self._java_command(options), _MAIN_CLASS, str(self._properties)]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Return whether a command line runs a broker with this home's configuration."""
+        """Return whether a command line runs a broker with the configuration in this home directory."""
         del port
         return _MAIN_CLASS in command_line and str(self._properties) in command_line
 
@@ -181,7 +181,7 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return the address and credentials for this service's own commands, as administrator if secured."""
+        """Return the address and, for a secured broker, the administrator's credentials."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
@@ -200,7 +200,7 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security. Once secured, it remains secured."""
+        """Whether the broker of this home directory was ever secured. Once secured, it remains secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:

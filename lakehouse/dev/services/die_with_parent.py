@@ -5,7 +5,7 @@ This module runs as a script after the fork, and then replaces itself with the p
 clients) held at the fork are never released.
 
 The kernel's setting survives exec. It is tied to the *thread* that forked, so processes.py keeps that thread
-alive. The signal is SIGKILL, because a program may ignore other signals and no parent remains to try again.
+alive. The signal is SIGKILL, because a program can ignore other signals and no parent remains to try again.
 Neither Kafka nor Redis loses acknowledged data, because it is already in the kernel's page cache.
 
 Only Linux has this feature. Elsewhere, the program starts without it.

@@ -33,8 +33,8 @@ class DeferredInterrupts:
         """Handle the signals that have arrived. Call this method where an interrupt is safe.
 
         Each signal is passed to its previous handler. Python's own handler for SIGINT raises
-        KeyboardInterrupt, but an application's handler may only set a flag. Without a handler, SystemExit is
-        raised so that `finally` blocks run. Its exit code is the code that a shell reports for the signal.
+        KeyboardInterrupt, but an application's handler might only set a flag. Without a handler, SystemExit
+        is raised so that `finally` blocks run. Its exit code is the code that a shell reports for the signal.
         """
         while self._pending:
             number = self._pending.pop(0)

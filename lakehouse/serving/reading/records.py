@@ -8,7 +8,7 @@ A record is identified by its topic, partition and offset, which are the key of 
     sent      gold's version, and the version that the export has sent, as in `lakehouse status`
 
 A gold row merges many records, so "there" means that the row with this key exists, and `reason` says if the
-record may still be waiting to be merged.
+record might still be waiting to be merged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/metrics` and `/health`: the server's own telemetry, in the same formats as the pipeline's."""
+"""`/metrics` and `/health`: telemetry about the server, in the same formats as for the pipeline."""
 
 from __future__ import annotations
 

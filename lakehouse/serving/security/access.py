@@ -31,7 +31,7 @@ EVENTS_PATH = "/api/v1/events"
 MOST_AT_ONCE = 32
 """The maximum number of concurrent requests per token.
 
-It is lower than the number of scans that may run or wait, so one token cannot block all others.
+It is lower than the number of scans that can run or wait, so one token cannot block all others.
 Event streams have a separate limit.
 """
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
@@ -86,7 +86,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Return whether the caller may still read. A token can expire or be removed during a response."""
+    """Return whether the caller may still read. A token can expire or be removed while a response is sent."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -198,7 +198,7 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
-    """Return whether an origin is this server's own, which is the case if it matches the Host header."""
+    """Return whether an origin is this server, which is the case if it matches the Host header."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         places = [(parts.hostname, parts.port) for parts in (theirs, ours)]
