@@ -25,7 +25,7 @@ SINKS = """
 Audited Change Exported Findings Position Sending Settings SinkKind SinkTroubleError changes_of message_of
 outgoing
 """
-TESTING = "Case Outcome Record SameGold declared small_session"
+TESTING = "AssertKept Case Outcome PROMISES Record SameGold StoreUnderTest declared small_session"
 PUBLIC = {
     "lakehouse.streams": STREAMS,
     "lakehouse.streams.messages": MESSAGES,

@@ -99,7 +99,7 @@ def _offered(name: str) -> SinkKind:
     if name in {LEAD.name, *(kind.name for kind in BUILT_IN)}:
         raise SettingsError(f"{section}: {name} is built in, and has its own section, [{name}]")
     if name not in offers:
-        raise SettingsError(f"{section}: {no_such('sink', name, offers)} among the installed packages")
+        raise SettingsError(f"{section}: no installed package offers it: {no_such('sink', name, offers)}")
     entry = offers[name]
     said = f"{section}: {_origin(entry)} offers {entry.value}"
     try:

@@ -126,7 +126,7 @@ class _Table:
         return self.store.kind.make(self._exported())
 
     def changes(self, first: int, end: int) -> list[Change]:
-        """Return the changes in versions `first` to `end` - 1, as a micro-batch contains them."""
+        """Return the changes in versions `first` to `end` - 1 as a micro-batch would contain them."""
         feed = self._exported().changed_between(max(first, 1), end)
         with outgoing(feed, changes_of(self.table, self._own)) as rows:
             return rows.all_at_once()

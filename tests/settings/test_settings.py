@@ -247,6 +247,22 @@ def test_a_password_is_not_in_the_message_about_another_mistake(directory: Path)
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_password_in_the_keys_of_a_sink_is_refused_without_being_shown(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "https://etl:hunter2@example.org/rows"
+    write_toml(directory, f"[sinks.http]\nurl = '{url}'\n")
+    with pytest.raises(SettingsError, match=r"^sinks\.http\.url contains a password: ") as of_file:
+        load_settings()
+    write_toml(directory, "[sinks.http]\nurl = 'https://example.org/rows'\n")
+    monkeypatch.setenv("LAKEHOUSE_SINKS", json.dumps({"http": {"other": url}}))
+    with pytest.raises(SettingsError, match=r"^sinks\.http\.other contains a password: ") as of_variable:
+        load_settings()
+    assert "hunter2" not in f"{of_file.value}{of_variable.value}"
+    monkeypatch.setenv("LAKEHOUSE_SINKS", '{"http": {"token_file": "/run/token"}}')
+    assert load_settings().sinks == {"http": {"url": "https://example.org/rows", "token_file": "/run/token"}}
+
+
 def test_topics_that_are_not_json_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_TOPICS", "metrics-events=theirs")
 

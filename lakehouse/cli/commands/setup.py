@@ -21,8 +21,8 @@ def setup(
 ) -> None:
     """Download the runtime jars, and write properties files for spark-submit.
 
-    Run it once after `pip install`; a rerun changes nothing. All files go into share/lakehouse in the virtual
-    environment. The jobs are there too.
+    Run this once after `pip install`; running it again changes nothing. All files go into share/lakehouse in
+    the virtual environment, next to the jobs for spark-submit.
     """
     from lakehouse.storage.spark.installing import BY_DEFAULT, install
 

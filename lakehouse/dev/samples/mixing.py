@@ -106,8 +106,8 @@ class Shares:
         if not (min(*once.values(), self.duplicates) >= 0 and whole <= 1 + _ROUNDING):
             given = ", ".join(f"{name} {share:g}" for name, share in once.items())
             raise SettingsError(
-                f"{given} and duplicates {self.duplicates:g} are shares of all events; expected each to be "
-                f"0 or more, and {' + '.join(once)} + 2 × duplicates at most 1"
+                f"{given} and duplicates {self.duplicates:g} are invalid shares of all events: each must "
+                f"be at least 0, and {' + '.join(once)} + 2 × duplicates at most 1 in total"
             )
 
     def valid(self, count: int) -> int:

@@ -43,7 +43,7 @@ def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
                 "another request is sending events; try again",
                 headers={"Retry-After": "1"},
             )
-        _log.info("%s produces %d events of %s", caller_of(request).name, events, stream)
+        _log.info("%s: producing %d events for %s", caller_of(request).name, events, stream)
         try:
             acknowledged = await to_thread.run_sync(_send, settings, known[stream], events, limiter=one)
         except LakehouseError as error:

@@ -96,7 +96,7 @@ class Seen:
 
     @cached_property
     def fitting(self) -> tuple[Any, ...]:
-        """The values that fit the field's type: all except the spoilers."""
+        """The values that fit the field's type: all except those in `spoilers`."""
         if not self.spoilers:
             return self.values
         return tuple(value for value in self.values if not isinstance(value, str))
@@ -128,12 +128,12 @@ class Seen:
 
     @property
     def words(self) -> frozenset[str]:
-        """The words in the last name on the path."""
+        """The words in the path's last component."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
     @cached_property
     def type(self) -> FieldType:
-        """The narrowest type that fits all values except the spoilers."""
+        """The narrowest type that fits all values except those in `spoilers`."""
         values = self.fitting
         if all(isinstance(value, bool) for value in values):
             return FieldType.BOOLEAN

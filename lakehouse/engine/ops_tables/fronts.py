@@ -24,7 +24,7 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column in the result of `before_landings`: the front before the landing time (UTC), or null if none."""
+"""A column of `before_landings`: the front just before the landing time (UTC), or null if there was none."""
 
 
 @dataclass(frozen=True)

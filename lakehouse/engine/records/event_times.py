@@ -163,7 +163,8 @@ def _forms(contract: Contract) -> str:
     unit, zone = contract.event_time_unit, contract.event_time_zone
     kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
     number = f"epoch {_NAMES[unit]} ({kind})"
-    return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: in {zone})'}"
+    offset = "with an offset" if zone is None else f"(times without an offset are in {zone})"
+    return f"{number} or ISO 8601 {offset}"
 
 
 def _bounds(source: Source) -> str:

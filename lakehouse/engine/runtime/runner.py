@@ -32,7 +32,7 @@ __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 _AT_ONCE = 2
 """The maximum number of streams that run concurrently in a live run.
 
-Half of each round is spent on planning and on Delta's log.
+While one stream plans or reads Delta's log, which takes half of each round, another can process rows.
 """
 
 

@@ -142,7 +142,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return the reason for each missing topic that the user may not describe, keyed by topic."""
+        """Return why the user cannot see topics: those without Describe permission, keyed by topic."""
         if not missing:
             return {}
         reasons = {

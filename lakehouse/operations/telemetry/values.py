@@ -19,17 +19,17 @@ from pydantic.alias_generators import to_camel
 class Word(StrEnum):
     """A stream's health in one word, from best to worst.
 
-    IDLE      no record has waited too long, and no process runs the stream; or every record has been
-              processed, and no process runs some of the stream's layers
-    EMPTY     silver has not accepted a record yet
+    IDLE      no process is running the stream, and no record has waited too long; or some of its layers are
+              not running, but every record has been processed
+    EMPTY     silver has not accepted any records yet
     STALE     the newest event is too old
-    BEHIND    records have waited longer than allowed although micro-batches are written; or a producer's open
-              transaction has hidden records for longer than allowed; or a store lacks rows
-    REFUSING  silver has refused a larger share of its records than allowed, and letters are open
+    BEHIND    records have waited longer than allowed even though micro-batches are being written; or a
+              producer's open transaction has hidden records for longer than allowed; or a store lacks rows
+    REFUSING  silver has refused a larger share of its records than allowed, and dead letters are open
     UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
     BLOCKED   the gate is closed
     STALLED   records have waited longer than allowed, and no micro-batch has been written in that time
-    STOPPED   records wait for a layer that no process runs
+    STOPPED   records are waiting for a layer that no process is running
     """
 
     WELL = "well"

@@ -46,14 +46,14 @@ _MEANINGS = {
         "it is retried; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
     ),
     "25P04": _Meaning(
-        "has aborted a transaction of the export{of} because it took too long",
+        "has canceled a transaction during the export{of} because it took too long",
         "it is retried; raise transaction_timeout for this user (ALTER ROLE … SET)",
     ),
     "55P03": _Meaning(
         "did not grant the export{of} the locks it needs",
         "it is retried; pg_stat_activity and pg_locks show which session holds them",
     ),
-    "40": _Meaning("has aborted a transaction of the export{of} because of a conflict", "it is retried"),
+    "40": _Meaning("has canceled a transaction during the export{of} because of a conflict", "it is retried"),
     "25006": _Meaning(
         "is read-only, so rows{of} wait",
         f"it is a standby, and {URL} must name the primary, even after a failover; or "
@@ -67,8 +67,12 @@ _MEANINGS = {
         "has reached its connection limit, so rows{of} wait",
         "raise max_connections, or close other connections",
     ),
-    "58": _Meaning("had an internal error in the export{of}", "see PostgreSQL's log; the export is retried"),
-    "XX": _Meaning("had an internal error in the export{of}", "see PostgreSQL's log; the export is retried"),
+    "58": _Meaning(
+        "reported an internal error during the export{of}", "see PostgreSQL's log; the export is retried"
+    ),
+    "XX": _Meaning(
+        "reported an internal error during the export{of}", "see PostgreSQL's log; the export is retried"
+    ),
     # Missing privileges.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
     "42501": _Meaning(f"denies a permission to the user in {URL}", "see docs/postgresql.md (Access)"),

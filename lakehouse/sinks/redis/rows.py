@@ -77,8 +77,8 @@ class RedisSink:
     to live, and the generation. If the key is missing or has a different value, rows might have been lost.
     The key expires like the rows, so a Redis that evicts only expiring keys can also evict this key.
 
-    If the key has a newer generation, a newer lake fills the same keys. This lake then writes nothing,
-    because its rows would be held back or mixed with the other lake's rows. It does not renew the key.
+    If the key has a newer generation, a newer lake is filling the same keys. This lake then writes nothing
+    and does not renew the key: its rows would be rejected as older, or mixed with the other lake's rows.
     """
 
     def __init__(

@@ -96,11 +96,11 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 
 
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
-    """Return when each file below a directory was modified, in seconds since the epoch, keyed by file name.
+    """Return the modification time of each file below a directory, in seconds since the epoch, by file name.
 
     Files and directories whose names begin with an underscore or a dot are omitted, except a table's change
-    feed. Returns None if the directory is neither on this machine nor in an object store, because listing all
-    files would be slow.
+    feed. Returns None if the directory is neither on this machine nor in an object store, because listing its
+    files would be slow there.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:

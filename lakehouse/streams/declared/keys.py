@@ -107,7 +107,7 @@ class NewSource(SourceKeys):
     table: Name | None = None
 
     def records(self) -> Records:
-        """Return the `Records` with this topic and table; `changed` applies the remaining keys."""
+        """Build the `Records` of this topic and table. `changed` applies the other keys later."""
         return Records(self.topic, table=self.table)
 
 

@@ -566,11 +566,13 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
         Contract((), event_time_unit="s", event_time_zone="Asia/Tokyo"),
         {
             "[]": (
-                "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: in Asia/Tokyo), "
+                "timestamp must be epoch seconds (a number) or ISO 8601 (times without an offset are in "
+                "Asia/Tokyo), "
                 "not an array: []"
             ),
             '"1999-03-24 09:51:00"': (
-                "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: in Asia/Tokyo), "
+                "timestamp must be epoch seconds (a number) or ISO 8601 (times without an offset are in "
+                "Asia/Tokyo), "
                 f'{BOUNDS}, not "1999-03-24 09:51:00"'
             ),
         },
