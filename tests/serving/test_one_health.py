@@ -6,7 +6,7 @@ Each situation is a lake that has only logs, and what a broker says of its topic
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import Facts, find
 from lakehouse.operations.alerts.rules import HealthRule
+from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import (
     Observation,
     ObservationCollector,
@@ -42,6 +43,7 @@ from tests.support.streams import CALL_RECORDS, CALLS
 NOW = pipeline.utc(DAY.format("08:14:00"))
 READ = ENDS[-1]
 WAITING_SINCE = NOW - timedelta(minutes=13)
+LATER = NOW + timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Place:
     waiting: dict[str, int]
 
 
-def run_all(place: Place) -> None:
+def run_all(place: Place, layers: Sequence[str] = LAYERS, at: datetime = NOW) -> None:
     """Record a sign of life of a process on another host."""
-    home, run = place.lake.settings.home, Run("elsewhere", 7, LAYERS, ("calls",), NOW, NOW, None)
+    home, run = place.lake.settings.home, Run("elsewhere", 7, tuple(layers), ("calls",), at, at, None)
     file = file_of(home, run.host, run.pid)
     file.parent.mkdir(parents=True)
     file.write_text(as_json(run))
@@ -92,15 +94,49 @@ def take_kafka_away(place: Place) -> None:
     place.waiting["no broker"] = 1
 
 
+def run_two_layers(place: Place) -> None:
+    run_all(place, ("bronze", "silver"))
+
+
+def take_redis_away(place: Place) -> None:
+    """Let the export note that Redis lacks rows."""
+    run_all(place)
+    place.sent.write_text(json.dumps({**json.loads(place.sent.read_text()), "redis_is_behind": True}))
+
+
+def close_the_gate(place: Place) -> None:
+    run_all(place)
+    place.lake.write_spec(
+        GATES, [{"stream": "calls", "changed_at": NOW, "is_open": False, "reasons": ["totals differ"]}]
+    )
+
+
+def storm(place: Place) -> None:
+    """Let thousands of letters be open although few records of the last hour were refused."""
+    run_all(place)
+    place.lake.write_spec(DEAD_LETTERS, [letter(number, "late", stream="calls") for number in range(3_000)])
+
+
+def send_no_events(place: Place) -> None:
+    run_all(place, at=LATER)
+
+
 SITUATIONS: dict[str, tuple[Callable[[Place], None], Word]] = {
     "all runs, and all is done": (run_all, Word.WELL),
     "nothing runs, and all is done": (lambda _: None, Word.IDLE),
+    "two layers run, and all is done": (run_two_layers, Word.IDLE),
     "nothing runs, and records wait": (wait, Word.STOPPED),
     "one layer is behind": (fall_behind, Word.BEHIND),
     "one layer stands still": (send_nothing, Word.STALLED),
     "Kafka is away": (take_kafka_away, Word.UNKNOWN),
+    "Redis is away": (take_redis_away, Word.BEHIND),
+    "the gate is closed": (close_the_gate, Word.BLOCKED),
     "nearly all is refused": (refuse, Word.REFUSING),
+    "many letters are open": (storm, Word.WELL),
+    "no events for two days": (send_no_events, Word.STALE),
+    "the clock was set back by a day": (fall_behind, Word.UNKNOWN),
 }
+MOMENTS = {"no events for two days": LATER, "the clock was set back by a day": NOW - timedelta(days=1)}
 
 
 @pytest.fixture
@@ -164,7 +200,7 @@ def test_the_word_and_its_reason_are_the_same_everywhere(
 ) -> None:
     happen, word = SITUATIONS[situation]
     happen(place)
-    seen = observe([CALLS], place.lake.settings, NOW)
+    seen = observe([CALLS], place.lake.settings, MOMENTS.get(situation, NOW))
     health = seen.streams[0].health
     assert health.word is word
 
@@ -200,3 +236,28 @@ def test_the_number_of_waiting_records_is_the_same_everywhere(
     lags = [one for one in registry.collect() if one.name == "lakehouse_lag_records"]
     assert sum(sample.value for one in lags for sample in one.samples) == 13_500.0
     assert any(line.startswith("calls ") and "13,500, 13 min" in line for line in on_a_terminal(seen))
+
+
+def test_the_number_of_open_letters_is_the_same_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm(place)
+    seen = observe([CALLS], place.lake.settings, NOW)
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(lambda: seen))
+    labels = {"stream": "calls"}
+    assert registry.get_sample_value("lakehouse_dead_letters_open", labels) == 3_000.0
+    (stream,) = told_by_the_api(seen, make_client, monkeypatch)["streams"]
+    assert stream["openLetters"] == 3_000
+    assert any(line.startswith("calls ") and "3,000" in line for line in on_a_terminal(seen))
+
+
+def test_a_store_that_lacks_rows_is_named_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_redis_away(place)
+    seen = observe([CALLS], place.lake.settings, NOW)
+    assert seen.streams[0].health.reason.startswith("redis lacks rows that export.call_records sent to ")
+    (stream,) = told_by_the_api(seen, make_client, monkeypatch)["streams"]
+    assert [one["behind"] for one in stream["queries"] if one["behind"]] == [["redis"]]
+    assert any("redis" in line for line in on_a_terminal(seen))
