@@ -66,8 +66,8 @@ class StoreUnderTest:
     kind: SinkKind
     settings: Settings
     there: Callable[[], Totals]
-    lose: Callable[[], None]
-    damage: Callable[[str], None]
+    lose: Callable[[], object]
+    damage: Callable[[str], object]
     outage: Callable[[], AbstractContextManager[Any]]
 
 

@@ -197,6 +197,27 @@ def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_pa
         assert page.run("document.querySelectorAll('img, .pipeline').length") == 0
 
 
+def test_times_are_in_utc_or_in_the_zone_of_the_reader(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    gate = {"stream": "sales", "changed_at": at(NOON_MS), "is_open": False, "reasons": ["totals differ"]}
+    lake.write_spec(GATES, [gate])
+    lake.write(TABLES["product_sales"], [product("tea", "12.5")])
+    page.send("Emulation.setTimezoneOverride", timezoneId="America/St_Johns")
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/streams/sales")
+        page.wait("document.querySelector('.facts')?.innerText.includes('2026-05-04 12:00:00 UTC')")
+        page.click("#zone")
+        page.wait("document.querySelector('.facts').innerText.includes('05-04 09:30:00 America/St_Johns')")
+        page.go(f"{url}/page/uPlot.LICENSE")
+        page.go(f"{url}/#/letters")
+        page.wait("document.querySelector('main')?.innerText.includes('First seen (America/St_Johns)')")
+        assert page.text("#zone") == "Times: America/St_Johns"
+        day = "document.querySelector('a[data-key=\"t:today\"]').getAttribute('href')"
+        assert page.run(day).count("%3A30%3A00Z") == 2  # 02:30 in summer, 03:30 in winter
+        page.click("#zone")
+        page.wait("document.querySelector('main').innerText.includes('First seen (UTC)')")
+        assert page.run(day).count("T00%3A00%3A00Z") == 2
+
+
 def test_the_past_of_a_stream_is_a_sparkline_and_its_own_charts(
     lake: ServedLake, page: Page, tmp_path: Path
 ) -> None:

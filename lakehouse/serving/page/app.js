@@ -11,6 +11,7 @@ import * as log from "./log.js";
 import * as overview from "./overview.js";
 import * as session from "./session.js";
 import * as stream from "./stream.js";
+import { switchZone, zone } from "./zone.js";
 
 const ROUTES = [
   [/^\/?$/, "Overview", "#/", overview],
@@ -73,10 +74,18 @@ function again() {
 on("status", () => {
   pulse.classList.toggle("trouble", live.trouble !== null);
   const at = live.status === null ? "" : clock(live.status.at).slice(11);
-  say(pulse, live.trouble ?? (live.isMissing ? "no live status" : `live ${at} UTC`));
+  say(pulse, live.trouble ?? (live.isMissing ? "no live status" : `live ${at}`));
 });
 
 document.getElementById("theme").addEventListener("click", () => window.switchTheme());
+const zoned = document.getElementById("zone");
+const name = () => say(zoned, `Times: ${zone()}`);
+zoned.addEventListener("click", () => {
+  switchZone();
+  name();
+  again();
+});
+name();
 session.install(document.getElementById("forget"), again);
 addEventListener("hashchange", () => show());
 show({ moves: false });

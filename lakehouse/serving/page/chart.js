@@ -1,7 +1,8 @@
 // Charts of windows, drawn by uPlot: the percentile bands of one series, or several series compared.
 
 import { el } from "./dom.js";
-import { clock, count, words } from "./format.js";
+import { clock, count, dated, words } from "./format.js";
+import { zone } from "./zone.js";
 
 const HEIGHT = 300;
 const LOW = 190; // the height if there are several charts
@@ -135,11 +136,11 @@ function options(place, series, filled, shown, windowSeconds, height) {
   return {
     width: Math.max(200, place.clientWidth),
     height,
-    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone() === "UTC" ? "Etc/UTC" : zone()),
     scales: { x: { time: true } },
     axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
     series: [
-      { label: "UTC", value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
+      { label: zone(), value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
       ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one })),
     ],
     bands: filled,
@@ -190,5 +191,5 @@ function colour(name) {
 function summary(title, points) {
   const times = points.map((one) => one.at * 1000);
   const [first, last] = [Math.min(...times), Math.max(...times)];
-  return `${title}, from ${clock(first)} to ${clock(last)} UTC; the table below contains the values`;
+  return `${title}, from ${clock(first)} to ${dated(last)}; the table below contains the values`;
 }

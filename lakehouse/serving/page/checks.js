@@ -4,6 +4,7 @@ import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
 import { badge, calm, el, moment, swap, table } from "./dom.js";
 import { ago, count, words } from "./format.js";
+import { zone } from "./zone.js";
 import { on } from "./live.js";
 
 const EVERY_MS = 10000;
@@ -76,7 +77,7 @@ function drawnAudit(found, again) {
   ]);
   const headings = ["stream", "check", "subject", "compared", "differences", "result", "checked", "examples"];
   return [
-    el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "not clean", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
+    el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "not clean", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), ` ${zone()}, by `, audit.actor),
     button,
     table("Checks of the audit", headings, rows, { numeric: ["compared", "differences"] }),
   ];
@@ -111,7 +112,7 @@ function drawnSuite(name, results) {
   const verdict = failed.length === 0 ? `all ${results.length} hold` : `${failed.length} of ${results.length} fail`;
   return [
     el("h3", {}, name),
-    el("p", { class: "facts" }, el("span", {}, verdict), el("span", {}, `version ${count(first.version)}, ${count(first.rows)} rows`), el("span", {}, moment(first.checkedAt), " UTC")),
+    el("p", { class: "facts" }, el("span", {}, verdict), el("span", {}, `version ${count(first.version)}, ${count(first.rows)} rows`), el("span", {}, moment(first.checkedAt), ` ${zone()}`)),
     table(`Suite of ${name}`, ["result", "expectation", "found", "failing keys"], rows),
   ];
 }

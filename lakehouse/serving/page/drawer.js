@@ -2,7 +2,7 @@
 
 import { askIfThere, query } from "./api.js";
 import { el, moment, renew, table } from "./dom.js";
-import { bytes, clock, count, rate, seconds, words } from "./format.js";
+import { bytes, count, dated, rate, seconds, words } from "./format.js";
 import { layerOf, tablesOf } from "./states.js";
 
 const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };
@@ -138,7 +138,7 @@ function phases(state, layer) {
     );
     return [
       el("h4", {}, `${one.name}, micro-batch ${count(one.batch)}`),
-      el("p", { class: "muted" }, `${count(one.rows)} rows, ${rate(one.rowsPerS ?? null, "rows") ?? "– rows/s"}, ${count(one.restarts ?? 0)} restarts, at ${clock(one.at)} UTC`),
+      el("p", { class: "muted" }, `${count(one.rows)} rows, ${rate(one.rowsPerS ?? null, "rows") ?? "– rows/s"}, ${count(one.restarts ?? 0)} restarts, at ${dated(one.at)}`),
       one.error ? el("p", { class: "trouble" }, one.error) : null,
       el("ul", { class: "phases" }, ...bars),
     ];

@@ -2,11 +2,11 @@
 
 import { query } from "./api.js";
 import { el, field, select } from "./dom.js";
+import { startOfDay, zone } from "./zone.js";
 
 const SPANS = [["", "any time"], ["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const STATUSES = [["open", "open"], ["replayed", "replayed"], ["discarded", "discarded"], ["resent", "resent"], ["duplicate", "duplicate"], ["superseded", "superseded"], ["deletion", "deletion"], ["", "any"]];
 const HOUR_MS = 3_600_000;
-const DAY_MS = 24 * HOUR_MS;
 
 export function chosen({ stream = "", topic = "", rule = "", text = "", status = "open", within = "", since = "", until = "" }) {
   return { stream, topic, rule, text, status, within, since, until };
@@ -59,7 +59,7 @@ export function filterForm(wanted, streams, topics, rules) {
 
 /** Links that set the time filter to the last hour, today or yesterday, as of the click. */
 export function timeLinks(wanted) {
-  const day = (days) => `${new Date(Date.now() + days * DAY_MS).toISOString().slice(0, 10)}T00:00:00Z`;
+  const day = (days) => `${startOfDay(days).toISOString().slice(0, 19)}Z`;
   const spans = {
     "last hour": () => ({ since: `${new Date(Date.now() - HOUR_MS).toISOString().slice(0, 19)}Z`, until: "" }),
     today: () => ({ since: day(0), until: day(1) }),
@@ -70,5 +70,5 @@ export function timeLinks(wanted) {
     const renew = (event) => event.currentTarget.setAttribute("href", to());
     return el("a", { href: to(), key: `t:${name}`, class: "choice", on: { click: renew } }, name);
   });
-  return el("p", {}, el("span", { class: "choice muted" }, "First seen (UTC)"), ...links);
+  return el("p", {}, el("span", { class: "choice muted" }, `First seen (${zone()})`), ...links);
 }

@@ -1,4 +1,6 @@
-// Formats numbers, durations and times for display. All times are in UTC; unknown values are shown as a dash.
+// Formats numbers, durations and times for display. Unknown values are shown as a dash.
+
+import { local, zone } from "./zone.js";
 
 export const UNKNOWN = "–";
 
@@ -65,10 +67,15 @@ export function bytes(value) {
   return `${count(Math.round((value / 1024 ** power) * 10) / 10)} ${units[power]}`;
 }
 
-/** A time, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
+/** A time, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00" in the page's zone. */
 export function clock(moment) {
   const date = new Date(moment ?? Number.NaN);
-  return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : date.toISOString().slice(0, 19).replace("T", " ");
+  return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : local(date);
+}
+
+/** The same with the zone's name. */
+export function dated(moment) {
+  return `${clock(moment)} ${zone()}`;
 }
 
 /** How long ago a time was, as of `now`. */

@@ -3,7 +3,8 @@
 import { ask, query } from "./api.js";
 import { distinguish, lines, together } from "./chart.js";
 import { el, svg, swap, table } from "./dom.js";
-import { briefly, clock, compact, count, seconds } from "./format.js";
+import { briefly, clock, compact, count, dated, seconds } from "./format.js";
+import { zone } from "./zone.js";
 
 const AGAIN_MS = 300_000;
 const [WIDTH, HEIGHT] = [72, 20];
@@ -120,14 +121,14 @@ function drawn(name, { start, stepS, streams }) {
       ? []
       : [[clock(one.at * 1000), past.word[index], rounded(one.arrivedPerS ?? Number.NaN), rounded(one.landedPerS ?? Number.NaN), seconds(one.waitedS), count(one.openLetters)]],
   );
-  const values = table("Values", ["from (UTC)", "health", "arrived/s", "read/s", "longest wait", "open letters"], rows.reverse(), { numeric: ["arrived/s", "read/s", "longest wait", "open letters"] });
+  const values = table("Values", [`from (${zone()})`, "health", "arrived/s", "read/s", "longest wait", "open letters"], rows.reverse(), { numeric: ["arrived/s", "read/s", "longest wait", "open letters"] });
   const node = el("div", {}, strip(name, past.word, times), el("div", { class: "charts" }, ...all.map((one) => el("div", {}, one.node))), el("details", {}, el("summary", {}, "Values"), values));
   return together(all, node);
 }
 
 /** A strip with a piece for each interval, coloured by its health, and text with the share of each health. */
 function strip(name, words, times) {
-  const pieces = words.map((word, index) => el("i", { class: word ?? "none", title: `${clock(times[index] * 1000)} UTC: ${word ?? "not recorded"}` }));
+  const pieces = words.map((word, index) => el("i", { class: word ?? "none", title: `${dated(times[index] * 1000)}: ${word ?? "not recorded"}` }));
   const known = words.filter((one) => one !== null);
   const shares = [...new Set(known)].map((word) => `${word} ${Math.round((100 * known.filter((one) => one === word).length) / known.length)} %`);
   return el("div", { class: "health", role: "img", "aria-label": `Health of ${name}: ${shares.join(", ")}` }, el("div", { class: "strip" }, ...pieces), el("span", { class: "muted" }, shares.join(", ")));

@@ -2,7 +2,7 @@
 
 import { askIfThere, query } from "./api.js";
 import { badge, el, exact, renew } from "./dom.js";
-import { clock } from "./format.js";
+import { dated } from "./format.js";
 import { live, on } from "./live.js";
 import { troubles } from "./states.js";
 import { streamsTable } from "./streams.js";
@@ -90,7 +90,7 @@ function alertItem(alert) {
     el("span", {}, of),
     alert.what ? el("span", { class: "reason" }, alert.what) : null,
     value === null ? null : el("span", { class: "muted" }, value, over),
-    el("span", { class: "muted" }, `since ${clock(alert.since)} UTC`),
+    el("span", { class: "muted" }, `since ${dated(alert.since)}`),
     stream === undefined ? null : el("a", { href: letters, key: `${alert.rule}:${of}` }, "Dead letters"),
   );
 }

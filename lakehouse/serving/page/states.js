@@ -1,7 +1,7 @@
 // Facts that several views derive from the status: unknown values, rates, and the last write of each layer.
 
 import { el } from "./dom.js";
-import { clock } from "./format.js";
+import { dated } from "./format.js";
 import { live, perSecond } from "./live.js";
 
 /** Notices about missing data: no status, an old status, or an unreadable lake or broker. */
@@ -13,7 +13,7 @@ export function troubles() {
   if (live.status === null) {
     return [live.trouble === null ? el("p", { class: "muted" }, "Loading the streams …") : notice(live.trouble)];
   }
-  const reasons = [live.trouble && `${live.trouble}; the data below is from ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
+  const reasons = [live.trouble && `${live.trouble}; the data below is from ${dated(live.status.at)}`, live.status.lakeReason, live.status.brokerReason];
   return reasons.filter(Boolean).map(notice);
 }
 

@@ -3,7 +3,7 @@
 import { declared, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
-import { ago, briefly, clock, count, seconds } from "./format.js";
+import { ago, briefly, count, dated, seconds } from "./format.js";
 import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { pipeline } from "./pipeline.js";
@@ -55,7 +55,7 @@ function health(state, status) {
     badge(word),
     failing(state).length === 0 ? null : badge("failing", "blocked"),
     el("span", { class: "reason" }, briefReason(state, status)),
-    since === null ? null : el("span", { class: "muted" }, `since ${clock(since)} UTC`),
+    since === null ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
   ];
 }
 
@@ -67,7 +67,7 @@ function told(state, now) {
     link(query("#/letters", { stream: name }), open === null ? "dead letters" : `${count(open)} open dead ${open === 1 ? "letter" : "letters"}`),
     link(query("#/log", { stream: name }), "events"),
     ...tablesOf(state, "gold").map((one) => link(`#/${one.name.replace(".", "/")}`, one.name)),
-    gate === null ? null : el("span", {}, gate.isOpen ? "gate open" : `gate closed since ${clock(gate.changedAt)} UTC: ${gate.reasons.join("; ")}`),
+    gate === null ? null : el("span", {}, gate.isOpen ? "gate open" : `gate closed since ${dated(gate.changedAt)}: ${gate.reasons.join("; ")}`),
     isUnrun(state) ? el("span", { class: "late" }, "no running process") : null,
     ...state.runs.map((run) => el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`)),
   ];

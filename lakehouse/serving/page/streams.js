@@ -2,7 +2,7 @@
 
 import { query } from "./api.js";
 import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
-import { briefly, clock, compact, count, UNKNOWN } from "./format.js";
+import { briefly, compact, count, dated, UNKNOWN } from "./format.js";
 import { lastDay, MEASURES, sparkline } from "./history.js";
 import { arriving, briefReason, failing, isUnrun, lacking, landing, writtenAgoS } from "./states.js";
 
@@ -161,7 +161,7 @@ function told(status) {
       badge(word, kind ?? word),
       el("strong", {}, names.join(", ")),
       el("span", { class: "reason" }, what),
-      since && names.length === 1 ? el("span", { class: "muted" }, `since ${clock(since)} UTC`) : null,
+      since && names.length === 1 ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
     ),
   );
 }
