@@ -1,6 +1,6 @@
 # All targets that a person needs. CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test soak check docs format bench exact poison chaos stories cluster lock sbom dist overview clean
+.PHONY: help setup dev demo test soak check docs format bench exact poison chaos stories cluster lock sbom dist pictures clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -97,9 +97,9 @@ lock: dev ## Resolve requirements/*.in again into hash-locked requirements/*.txt
 sbom: dev ## Write the wheel's and the image's bills of materials (CycloneDX) to build/sbom
 	@$(BIN)/python scripts/sbom.py build/sbom
 
-overview: dev ## Create docs/overview.png: the live page's overview during a demo (about three minutes)
+pictures: dev ## Take pictures of all views of the live page during a demo (five minutes)
 	@scripts/browser.sh
-	@$(BIN)/python -m tests.support.overview docs/overview.png
+	@$(BIN)/python -m tests.support.pictures build/pictures docs/overview.png
 
 dist: dev ## Build the source distribution and the wheel into build/dist, and try the wheel in an empty environment
 	@scripts/dist.sh $(VENV)
