@@ -43,7 +43,7 @@ _MEANINGS = {
     "can't access": ("denies a permission", _ACCESS),
     WRONG_TYPE: (
         "has a key of a different type under a name that the export uses, so rows wait",
-        "another application wrote the key: delete it (DEL), or give each application its own database",
+        "another application wrote it: delete the key (DEL), or give each application its own database",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
