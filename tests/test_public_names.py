@@ -22,10 +22,12 @@ windowed_statistics windowed_sums
 MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Plain joined_key key"
 SUITES = "fresh make_suite no_rows required rows unique"
 SINKS = """
-Audited Change Exported Findings Position Sending Settings SinkKind SinkTroubleError changes_of message_of
-outgoing
+Audited Change Exported Findings Position Sending Settings SettingsError SinkKind SinkTroubleError Span
+changes_of message_of outgoing
 """
-TESTING = "AssertKept Case Outcome PROMISES Record SameGold StoreUnderTest declared small_session"
+TESTING = """
+AssertKept Case Outcome PROMISES Record SameGold StoreUnderTest declared small_session
+"""
 PUBLIC = {
     "lakehouse.streams": STREAMS,
     "lakehouse.streams.messages": MESSAGES,

@@ -5,9 +5,9 @@ changes in a micro-batch, and can receive the same micro-batch more than once. `
 lists the stores.
 """
 
-from lakehouse.common.errors import SinkTroubleError
+from lakehouse.common.errors import SettingsError, SinkTroubleError
 from lakehouse.settings import Settings
-from lakehouse.sinks.change import Change
+from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.outgoing import changes_of, message_of, outgoing
 from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind
 from lakehouse.storage.tables import Position
@@ -20,8 +20,10 @@ __all__ = [
     "Position",
     "Sending",
     "Settings",
+    "SettingsError",
     "SinkKind",
     "SinkTroubleError",
+    "Span",
     "changes_of",
     "message_of",
     "outgoing",
