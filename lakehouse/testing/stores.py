@@ -289,6 +289,7 @@ def _outlasts_an_outage(one: _Table) -> None:
     with one.store.outage():
         sink = one.sink()  # while a store is away, the export goes on for the others
         _assert_trouble("require", sink.require)
+        _assert_false_while_away(sink)
         _assert_trouble("a micro-batch", one.send)
         sink.close()
     one.fill(one.sink())
@@ -309,6 +310,14 @@ def _assert_trouble(what: str, act: Callable[[], None]) -> None:
         _expect("\n" not in text, f"{what}: the message has more than one line: {text}")
     else:
         raise AssertionError(f"{what} raised no SinkTroubleError although the store was unreachable")
+
+
+def _assert_false_while_away(sink: Sink) -> None:
+    try:
+        lacks_rows = sink.lacks_rows()
+    except SinkTroubleError as error:
+        raise AssertionError("lacks_rows raised an error although the store was unreachable") from error
+    _expect(not lacks_rows, "lacks_rows returns true although the store is unreachable")
 
 
 def _follows_a_new_table(one: _Table) -> None:

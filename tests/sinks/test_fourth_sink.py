@@ -63,5 +63,6 @@ def test_the_sink_of_the_page_has_what_gold_has_and_is_filled_again(
     assert (there(), differences()) == ([(key, 2)], 0)
 
     (tmp_path / "gold.sqlite").write_text("this is no database, whatever its name says")
+    made.put(state("auth", 1))
     with pytest.raises(SinkTroubleError, match="SQLite cannot store the rows: file is not a database"):
         made.run()
