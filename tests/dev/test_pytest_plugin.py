@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tomllib
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import QUICK_JVM, ROOT
-
-PLUGIN = "lakehouse.dev.pytest_plugin"
-
-
-def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in another project with the plugin, whether or not this project is installed."""
-    installed = ["-p", PLUGIN] if PLUGIN not in _offered() else []
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *installed, *arguments],
-        cwd=directory,
-        env={**os.environ, **QUICK_JVM, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def _offered() -> list[str]:
-    return [one.value for one in entry_points(group="pytest11")]
+from tests.support.other_project import PLUGIN, run_pytest
+from tests.support.processes import ROOT
 
 
 def test_the_wheel_offers_it_to_pytest() -> None:
