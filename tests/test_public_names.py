@@ -70,6 +70,12 @@ def test_a_new_package_imports_nothing_else() -> None:
     assert modules == {"lakehouse.streams", "lakehouse.streams.suites"}
 
 
+def test_the_example_packages_import_nothing_else() -> None:
+    modules = [path.read_text(encoding="utf-8") for path in ROOT.glob("examples/*/*/*.py")]
+    assert modules
+    assert [one for text in modules for one in imported(text) if not is_public(*one)] == []
+
+
 def imported(block: str) -> Iterator[tuple[str, str]]:
     """Yield the modules and names that a block imports from lakehouse."""
     for node in ast.walk(ast.parse(block)):
