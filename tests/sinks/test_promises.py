@@ -164,16 +164,15 @@ BROKEN = (
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("promise", "mistakes"), BROKEN)
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_sink_with_a_mistake_breaks_the_promise(
-    promise: str,
-    mistakes: list[tuple[str, str]],
+    broken: tuple[str, list[tuple[str, str]]],
     assert_kept: AssertKept,
     lake_settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = sqlite_of_page.source()
+    (promise, mistakes), text = broken, sqlite_of_page.source()
     for right, wrong in mistakes:
         assert right in text
         text = text.replace(right, wrong)
