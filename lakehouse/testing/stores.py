@@ -12,7 +12,6 @@ is simulated by abandoning the sink: a new sink continues, as in a new process.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -94,17 +93,14 @@ class _Table:
         stream = declared(_STREAM)["proof"]
         (made,) = stream.gold
         self.table: GoldTable = replace(made, export=replace(made.export, topic=None))
-        self.store, self._spark = store, spark
-        self._lake = Lake(spark, str(directory / "lake"))
+        self.store, self._spark, self._directory = store, spark, directory
         self._own = {} if store.kind.own is None else {store.kind.name: store.kind.own(self.table)}
         self.create()
 
     def create(self) -> None:
-        """Create the table; if there is one, it is replaced by a new one, with another identity."""
-        path = Path(self._lake.path("gold", self.table.name))
-        if path.exists():
-            shutil.rmtree(path)
-            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        """Create the table; called again, create a table with the same name and a different identity."""
+        lakes = len(list(self._directory.glob("lake-*")))
+        self._lake = Lake(self._spark, str(self._directory / f"lake-{lakes}"))
         self._path = self._lake.ensure(gold.spec(self.table))
         self._reached = 0
 

@@ -301,8 +301,8 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("P0001", "has a trigger"),
         ("25006", "is read-only"),
         ("42P01", "is missing a table for the export of gold.t"),
-        ("58030", "had an internal error"),
-        ("XX001", "had an internal error"),
+        ("58030", "reported an internal error"),
+        ("XX001", "reported an internal error"),
         ("21000", "has refused a statement of the export of gold.t"),
     ],
 )
