@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -94,6 +95,12 @@ def as_acl(user: str, right: Right) -> ACL:
 
 
 _TIMEOUT_S = 10.0
+_LOADING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+_AGAIN_AFTER_S = 0.2
 _ASKED_FOR = "doctor"  # appended to a prefix to name a group or a transactional id
 
 
@@ -110,14 +117,19 @@ def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
 
     A broker reports neither the permissions on a missing topic nor whether the topic may be created. To test
     the permission for transactional ids, this function initializes transactions with `lakehouse-doctor`, an
-    id that no export uses.
+    id that no export uses. A broker that has just started loads its groups first, so this function waits.
     """
-    try:
-        return _looked_up(access, rights)
-    except KafkaException as error:
-        raise ServiceError(
-            f"the Kafka broker at {access} did not report permissions: {error.args[0].str()}"
-        ) from error
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return _looked_up(access, rights)
+        except KafkaException as error:
+            why: KafkaError = error.args[0]
+            if why.code() not in _LOADING or time.monotonic() >= deadline:
+                raise ServiceError(
+                    f"the Kafka broker at {access} did not report permissions: {why.name()}, {why.str()}"
+                ) from error
+        time.sleep(_AGAIN_AFTER_S)
 
 
 def _looked_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
