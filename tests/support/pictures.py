@@ -30,7 +30,7 @@ STREAMS = ("metrics", "calls", "sales", "transactions")
 SIZES = ((1300, 620), (700, 900), (390, 800))
 VIEWS = {
     "overview": ("#/", ".streams tbody tr"),
-    "stream": ("#/streams/metrics", ".charts canvas"),
+    "stream": ("#/streams/metrics", ".pipeline text.line"),
     "letters": ("#/letters?status=", "td .badge"),
     "letter": ("", "pre.lines"),
     "series": ("#/gold/metrics_1m", ".uplot"),

@@ -1,6 +1,6 @@
 """Record the history of each stream in ops.history, and turn it into a series of intervals.
 
-The oldest live process of a stream records a sample every five minutes, and when the process ends.
+The oldest live process of a stream records a sample soon after its start, every five minutes, and at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakehouse.storage.spark.query_errors import what_of
 from lakehouse.storage.tables.specs import EPOCH
 
 SLOT = timedelta(minutes=5)
-_LOOK_S = 30.0
+_LOOK_EVERY_S = 30.0
 _PATIENCE_S = 20.0
 _ORDER = tuple(Word)
 
@@ -88,20 +88,27 @@ class Slots:
 
 @contextmanager
 def recording(
-    lake: str, observe: Callable[[], Observation], on_notice: Callable[[str], None]
+    lake: str,
+    observe: Callable[[], Observation],
+    on_notice: Callable[[str], None],
+    *,
+    look_every_s: float = _LOOK_EVERY_S,
 ) -> Iterator[None]:
-    """Record the streams' history during the block. A failure is reported once, and its samples are lost."""
+    """Record the streams' history during the block: after the first look, after each slot, and at the end.
+
+    A failure is reported once, and its samples are lost.
+    """
 
     def keep(ended: threading.Event) -> None:
-        slots, told = Slots(socket.gethostname(), os.getpid()), False
+        slots, told, is_first = Slots(socket.gethostname(), os.getpid()), False, True
         while True:
-            is_over = ended.wait(_LOOK_S)
+            is_over = ended.wait(look_every_s)
             try:
                 samples = slots.take(observe())
-                samples += slots.end() if is_over else []
+                samples += slots.end() if is_over or is_first else []
                 if samples:
                     append(lake, samples)
-                told = False
+                told = is_first = False
             except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds of errors
                 if not told:
                     on_notice(f"{HISTORY.qualified_name} cannot be written: {what_of(error)}")

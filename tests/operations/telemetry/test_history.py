@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -137,6 +138,12 @@ def test_a_run_records_what_it_has_seen_when_it_ends(tmp_path: Path) -> None:
     rows = direct.rows_where(str(tmp_path), HISTORY, HISTORY.schema.names, at_or_later)
     assert [Sample(**row) for row in rows] == [sample(0)]
     assert notices == []
+
+
+def test_a_run_that_has_just_started_is_recorded_at_its_first_look(tmp_path: Path) -> None:
+    with recording(str(tmp_path), lambda: seen(0, state()), [].append, look_every_s=0.01):
+        while not direct.exists(str(tmp_path), HISTORY):
+            time.sleep(0.01)
 
 
 def test_a_lake_that_cannot_be_written_is_reported_once_and_the_run_goes_on(tmp_path: Path) -> None:
