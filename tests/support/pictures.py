@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from tests.support.browser import Page, browsing
 from tests.support.processes import LAKEHOUSE
 
 PATIENCE_S = 600.0
-EVENTS_FOR_S = 30
+EVENTS_FOR_S = 100
 STREAMS = ("metrics", "calls", "sales", "transactions")
 SIZES = ((1300, 620), (700, 900), (390, 800))
 VIEWS = {
@@ -60,11 +59,12 @@ def main(target: Path, overview: Path) -> None:
                 subprocess.Popen([LAKEHOUSE, "produce", stream, *rate], env=of_demo) for stream in STREAMS
             ]
             with browsing(Path(directory)) as page:
+                page.resize(*SIZES[0])
                 page.go(f"{url}/")
                 page.wait("document.querySelectorAll('.streams tbody tr').length === 4")
                 time.sleep(EVENTS_FOR_S * 0.8)
+                page.screenshot(overview, whole=True)
                 take_all(page, url, target)
-            shutil.copy(target / "overview-1300-light.png", overview)
             for one in produced:
                 one.wait()
         finally:

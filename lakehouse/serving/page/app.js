@@ -79,7 +79,7 @@ on("status", () => {
 
 document.getElementById("theme").addEventListener("click", () => window.switchTheme());
 const zoned = document.getElementById("zone");
-const name = () => say(zoned, `Times: ${zone()}`);
+const name = () => say(zoned, zone());
 zoned.addEventListener("click", () => {
   switchZone();
   name();

@@ -63,6 +63,12 @@ function lineOf(name) {
   return { stroke: colour(COLOURS[index]), dash: DASHES[dash % DASHES.length] };
 }
 
+/** The places of the values between two gaps, which no line would show. */
+function alone(values) {
+  const isGap = (index) => (values[index] ?? null) === null;
+  return [...values.keys()].filter((index) => !isGap(index) && isGap(index - 1) && isGap(index + 1));
+}
+
 /** A chart of one `measure` of several series, `{name, points}`; `isLow` if it is one of several charts. */
 export function lines(title, compared, measure, windowSeconds, isLow = false) {
   const all = compared.flatMap((one) => one.points);
@@ -71,7 +77,8 @@ export function lines(title, compared, measure, windowSeconds, isLow = false) {
     const known = new Map(points.map((one) => [one.at, number(one[measure])]));
     return times.map((at) => known.get(at) ?? null);
   });
-  const series = compared.map(({ name }) => ({ label: name, ...lineOf(name), width: 2 }));
+  const points = { filter: (plot, index, areShown) => (areShown ? null : alone(plot.data[index])) };
+  const series = compared.map(({ name }) => ({ label: name, ...lineOf(name), width: 2, points }));
   return chart(title, all, windowSeconds, [times, ...columns], { series, height: isLow ? LOW : HEIGHT });
 }
 

@@ -6,7 +6,7 @@ import { el, svg, swap, table } from "./dom.js";
 import { briefly, clock, compact, count, dated, seconds } from "./format.js";
 import { zone } from "./zone.js";
 
-const AGAIN_MS = 300_000;
+const AGAIN_MS = 60_000;
 const [WIDTH, HEIGHT] = [72, 20];
 const SPANS = [
   ["hour", 1, 12],
@@ -16,7 +16,7 @@ const SPANS = [
 const rounded = (value) => count(Math.round(value * 10) / 10);
 /** The measures in a stream's history: name in the API, title, description, and how to format a value. */
 export const MEASURES = [
-  { name: "landedPerS", title: "records/s", about: "records per second read", tell: rounded },
+  { name: "landedPerS", title: "rate", about: "records per second read", tell: rounded },
   { name: "waitedS", title: "wait", about: "longest wait", tell: briefly },
   { name: "openLetters", title: "letters", about: "open dead letters", tell: compact },
 ];

@@ -109,9 +109,9 @@ function countTable(counts, wanted) {
     .map((one) => {
       const link = address({ ...wanted, stream: one.stream, rule: one.rule });
       const status = wanted.status === "" ? [one.status] : [];
-      return [one.stream, el("a", { href: link, key: link }, one.rule), ...status, count(one.count)];
+      return [one.stream, el("a", { href: link, key: link }, one.rule), count(one.count), ...status];
     });
-  const headings = ["stream", "rule", ...(wanted.status === "" ? ["status"] : []), "letters"];
+  const headings = ["stream", "rule", "letters", ...(wanted.status === "" ? ["status"] : [])];
   return table("Letters by rule", headings, rows, { numeric: ["letters"], empty: "None." });
 }
 
