@@ -339,7 +339,8 @@ def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(
     assert said[0].startswith("error: [TABLE_OR_VIEW_NOT_FOUND]")
     assert "metrics_1h" in said[0]
     gold = "gold.metrics_1m, gold.metrics_summary_10m"
-    tables = f"bronze.metrics_events, silver.metrics_events, silver.dead_letters, {gold}, ops.events"
+    ops = "ops.events, ops.history"
+    tables = f"bronze.metrics_events, silver.metrics_events, silver.dead_letters, {gold}, {ops}"
     assert said[0].endswith(f"(tables here: {tables})")
     assert ended.stdout == ""
 
