@@ -141,7 +141,7 @@ def test_a_run_records_what_it_has_seen_when_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_just_started_is_recorded_at_its_first_look(tmp_path: Path) -> None:
-    with recording(str(tmp_path), lambda: seen(0, state()), [].append, look_every_s=0.01):
+    with recording(str(tmp_path), lambda: seen(0, state()), list[str]().append, look_every_s=0.01):
         while not direct.exists(str(tmp_path), HISTORY):
             time.sleep(0.01)
 
