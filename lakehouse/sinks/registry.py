@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 
 from lakehouse.common.errors import SettingsError, first_line
 from lakehouse.common.nearest import no_such
+from lakehouse.common.packages import offer_of, offered
 from lakehouse.settings import Settings
 from lakehouse.sinks.kafka import sink as to_kafka
 from lakehouse.sinks.port import LeadKind, SinkKind
@@ -95,15 +95,14 @@ def _require(table: MergedTable, named: Sequence[str], settings: Settings) -> No
 @cache
 def _offered(name: str) -> SinkKind:
     """Return a package's sink by name. Exceptions in the package become SettingsErrors."""
-    section, offers = f"sinks.{name}", {one.name: one for one in entry_points(group=GROUP)}
+    section, offers = f"sinks.{name}", offered(GROUP)
     if name in {LEAD.name, *(kind.name for kind in BUILT_IN)}:
         raise SettingsError(f"{section}: {name} is built in, and has its own section, [{name}]")
     if name not in offers:
         raise SettingsError(f"{section}: no installed package offers it: {no_such('sink', name, offers)}")
-    entry = offers[name]
-    said = f"{section}: {_origin(entry)} offers {entry.value}"
+    said = f"{section}: {offer_of(offers[name])}"
     try:
-        kind = entry.load()
+        kind = offers[name].load()
     except Exception as error:
         raise SettingsError(f"{said}, which failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(kind, SinkKind):
@@ -111,7 +110,3 @@ def _offered(name: str) -> SinkKind:
     if kind.name != name:
         raise SettingsError(f"{said} under the name {name}, but the sink is called {kind.name}")
     return kind
-
-
-def _origin(entry: EntryPoint) -> str:
-    return "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.common.packages import offer_of
 from lakehouse.settings import Settings
 from lakehouse.settings.fields import merged
 from lakehouse.streams.builtin import TABLES
@@ -93,8 +94,7 @@ def _keys(name: str, table: Mapping[str, Any], offered: Mapping[str, EntryPoint]
 
 
 def _offered(entry: EntryPoint, arguments: Mapping[str, Any]) -> Stream:
-    package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    said = f"{package} offers {entry.value}"
+    said = offer_of(entry)
     stream = made(said, entry.load, arguments)
     if stream.name != entry.name:
         raise SettingsError(

@@ -6,8 +6,9 @@ They come from the settings alone, so this module does not import Spark.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
+from lakehouse.common import packages
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.nearest import no_such
 from lakehouse.settings import Settings
@@ -18,7 +19,7 @@ GROUP = "lakehouse.streams"
 
 def offered() -> dict[str, EntryPoint]:
     """Return the entry points through which installed packages offer streams, keyed by stream name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    return packages.offered(GROUP)
 
 
 def names_in_use(settings: Settings, offers: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module, invalidate_caches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.sinks import registry
 from tests.sinks.gold_rows import TABLE, Gold, state
 from tests.support.other_project import run_pytest
+from tests.support.packages import with_sinks
 from tests.support.processes import ROOT, unused_port
 
 PACKAGE = ROOT / "examples" / "shop-sinks"
@@ -55,13 +56,8 @@ def test_its_tests_pass_where_it_is_installed(installed: Path, tmp_path: Path) -
 @pytest.fixture
 def on_path(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Offer the package's sinks to this process during the test."""
-    monkeypatch.syspath_prepend(str(installed))
-    invalidate_caches()
-    registry._offered.cache_clear()
-    yield
-    for name in [one for one in sys.modules if one.partition(".")[0] == MODULE]:
-        del sys.modules[name]
-    registry._offered.cache_clear()
+    with with_sinks(installed, MODULE, monkeypatch):
+        yield
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from tests.sinks import sqlite_of_page
+from tests.support.packages import offer
 
 WRONG = """
 from lakehouse.sinks import SinkKind
@@ -27,11 +28,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(directory: Path, entry: str) -> None:
-    info = directory / "shop_sinks-1.0.dist-info"
-    info.mkdir()
     (directory / "wrong_sinks.py").write_text(WRONG)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-sinks\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{entry}\n")
+    offer(directory, "shop-sinks", registry.GROUP, entry)
     invalidate_caches()
 
 

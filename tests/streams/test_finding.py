@@ -14,6 +14,7 @@ import pytest
 from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings
 from lakehouse.streams.registry import choose, choose_one, load
+from tests.support.packages import offer
 
 MODULE = """
 from dataclasses import replace
@@ -65,14 +66,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("shop")
     (directory / "shop_of_a_user.py").write_text(MODULE)
     (directory / "broken_shop.py").write_text("import no_such_module\n")
-    _install(directory / "unreadable-1.0.dist-info", "unreadable", "gone = broken_shop:ORDERS")
+    offer(directory, "unreadable", "lakehouse.streams", "gone = broken_shop:ORDERS")
     return str(directory)
-
-
-def _install(info: Path, name: str, entry: str) -> None:
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[lakehouse.streams]\n{entry}\n")
 
 
 def under(**tables: Mapping[str, object]) -> Settings:
@@ -218,7 +213,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
     """Files there neither replace installed packages nor declare streams."""
     for name in ("typer", "rich", "pydantic", "evil"):
         (tmp_path / f"{name}.py").write_text(f"print('{name} has run')\n")
-    _install(tmp_path / "evil-1.0.dist-info", "evil", "evil = evil:STREAM")
+    offer(tmp_path, "evil", "lakehouse.streams", "evil = evil:STREAM")
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-m", "lakehouse", "contract", "export", "metrics", "--format", "odcs"],

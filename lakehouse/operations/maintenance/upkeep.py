@@ -127,11 +127,13 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     )
     cut = None if kept is None else retention.letters_cut(streams, kept)
     found.append(Task(DEAD_LETTERS, letters, cut=cut))
-    for spec, column in ((RESULTS, "checked_at"), (EVENTS, "at")):
-        kept = days(spec.qualified_name)
+    for spec, column, by_default in (
+        (RESULTS, "checked_at", None),
+        (EVENTS, "at", None),
+        (HISTORY, "at", KEPT_DAYS),
+    ):
+        kept = days(spec.qualified_name) or by_default
         found.append(Task(spec, cut=None if kept is None else retention.ops_cut(column, kept)))
-    kept = days(HISTORY.qualified_name) or KEPT_DAYS
-    found.append(Task(HISTORY, cut=retention.ops_cut("at", kept)))
     return found + [
         Task(spec) for spec in (UNSENT_ROWS, DATA_LOSSES, GATES, RETENTION, RETAINED_IDS, LATENESS)
     ]

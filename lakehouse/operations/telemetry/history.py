@@ -23,7 +23,7 @@ from lakehouse.storage.tables.specs import EPOCH
 SLOT = timedelta(minutes=5)
 _LOOK_EVERY_S = 30.0
 _PATIENCE_S = 20.0
-_ORDER = tuple(Word)
+_ORDER: tuple[str, ...] = tuple(Word)
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,11 @@ def _interval(samples: Sequence[Sample], indices: Sequence[int]) -> Interval:
     within = [samples[index] for index in indices]
     pairs = [(samples[index - 1], samples[index]) for index in indices if index]
     near = [(one, other) for one, other in pairs if other.at - one.at <= 2 * SLOT]
-    waits = [one.waited_s for one in within if one.waited_s is not None]
     return Interval(
-        max((one.word for one in within), key=_badness),
+        _worst_word(within),
         _rate([(one.at, one.arrived, other.at, other.arrived) for one, other in near]),
         _rate([(one.at, one.landed, other.at, other.landed) for one, other in near]),
-        max(waits, default=None),
+        _longest_wait_s(within),
         within[-1].open_letters,
     )
 
@@ -161,15 +160,22 @@ def _rate(pairs: Sequence[tuple[datetime, int | None, datetime, int | None]]) ->
     return grown / passed_s if passed_s else None
 
 
-def _worse(one: Sample, later: Sample) -> Sample:
-    waits = [wait for wait in (one.waited_s, later.waited_s) if wait is not None]
-    worst = max(one.word, later.word, key=_badness)
-    return replace(later, word=worst, waited_s=max(waits, default=None))
+def _worse(*samples: Sample) -> Sample:
+    """Return the last sample with the worst word and the longest wait of all."""
+    return replace(samples[-1], word=_worst_word(samples), waited_s=_longest_wait_s(samples))
+
+
+def _worst_word(samples: Sequence[Sample]) -> str:
+    return max((one.word for one in samples), key=_badness)
+
+
+def _longest_wait_s(samples: Sequence[Sample]) -> float | None:
+    return max((one.waited_s for one in samples if one.waited_s is not None), default=None)
 
 
 def _badness(word: str) -> int:
     """Return the rank of a health word: the worst has the highest, and words from other versions have -1."""
-    return _ORDER.index(Word(word)) if word in set(_ORDER) else -1
+    return _ORDER.index(word) if word in _ORDER else -1
 
 
 def _slot(at: datetime) -> int:

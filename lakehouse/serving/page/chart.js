@@ -143,7 +143,7 @@ function options(place, series, filled, shown, windowSeconds, height) {
   return {
     width: Math.max(200, place.clientWidth),
     height,
-    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone() === "UTC" ? "Etc/UTC" : zone()),
+    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone()),
     scales: { x: { time: true } },
     axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
     series: [

@@ -108,13 +108,14 @@ function drawn(name, { start, stepS, streams }) {
   if (past.word.every((one) => one === null)) {
     return { node: el("p", { class: "muted" }, "Nothing is recorded for this time. A live run records its streams every five minutes."), begin() {}, close() {} };
   }
-  const rates = ["arrivedPerS", "landedPerS"].map((each) => ({ name: each === "arrivedPerS" ? "arrived" : "read", points: points.map((one) => ({ at: one.at, value: one[each] })) }));
-  const alone = (measure) => [{ name: measure.about, points: points.map((one) => ({ at: one.at, value: one[measure.name] })) }];
+  const rate = (name, measure) => ({ name, points: points.map((one) => ({ at: one.at, value: one[measure] })) });
+  const rates = [rate("arrived", "arrivedPerS"), rate("read", "landedPerS")];
+  const alone = (title, { name: measure, about }) => lines(title, [{ name: about, points }], measure, stepS, true);
   distinguish([...rates.map((one) => one.name), MEASURES[1].about, MEASURES[2].about]);
   const all = [
     lines("Records per second", rates, "value", stepS, true),
-    lines("Longest wait in seconds", alone(MEASURES[1]), "value", stepS, true),
-    lines("Open dead letters", alone(MEASURES[2]), "value", stepS, true),
+    alone("Longest wait in seconds", MEASURES[1]),
+    alone("Open dead letters", MEASURES[2]),
   ];
   const rows = points.flatMap((one, index) =>
     past.word[index] === null

@@ -21,7 +21,7 @@ from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.answers import in_camel_case
 from lakehouse.serving.reading import delta
 from lakehouse.serving.reading.delta import Found, Snapshot, Table
-from lakehouse.storage.tables.specs import EPOCH, TableSpec, path_of
+from lakehouse.storage.tables.specs import EPOCH, TableSpec, from_micros, path_of
 from lakehouse.streams.messages.layout import Row
 
 
@@ -124,7 +124,7 @@ class Ops:
             found = dict[str, list[Sample]]()
             where = [delta.since("at", (since - EPOCH) // timedelta(microseconds=1))]
             for row in delta.all_rows(snapshot, HISTORY.schema.names, where):
-                one = Sample(**{**row, "at": EPOCH + timedelta(microseconds=row["at"])})
+                one = Sample(**{**row, "at": from_micros(row["at"])})
                 found.setdefault(one.stream, []).append(one)
             return found
 
