@@ -29,6 +29,7 @@ from lakehouse.serving.routes import metrics as metrics_api
 from lakehouse.serving.routes import records as records_api
 from lakehouse.serving.routes import reference
 from lakehouse.serving.routes import session as session_api
+from lakehouse.serving.routes import settings as settings_api
 from lakehouse.serving.routes import status as watch_api
 from lakehouse.serving.routes import tables as tables_api
 from lakehouse.serving.routes import telemetry as telemetry_api
@@ -39,6 +40,7 @@ from lakehouse.serving.security.limits import Bodies
 from lakehouse.serving.strictness import refuse_unknown_parameters
 from lakehouse.serving.telemetry import Counted, ServerMetrics, look_of
 from lakehouse.settings import Settings
+from lakehouse.settings.shown import ShownSetting
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.transforms.windows import service_metrics
 
@@ -49,13 +51,15 @@ def make_app(
     access: Access,
     *,
     more: Sequence[APIRouter] = (),
+    shown: Sequence[ShownSetting] = (),
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
     """Return an application that serves the configured lake and Redis to callers that `access` admits.
 
-    `more` contains additional routes. Redis counts as unavailable if an answer takes longer than
-    `redis_timeout_s`. By default, `actions` runs this installation's commands.
+    `more` contains additional routes, and `shown` the settings that `/api/v1/settings` returns. Redis counts
+    as unavailable if an answer takes longer than `redis_timeout_s`. By default, `actions` runs this
+    installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
@@ -104,6 +108,7 @@ def make_app(
     app.include_router(telemetry_api.router(metrics.registry, look))
     app.include_router(actions_api.router(actions, names))
     app.include_router(session_api.router(access))
+    app.include_router(settings_api.router(settings, shown, streams))
     for routes in more:
         app.include_router(routes)
     app.include_router(reference.router(app))

@@ -30,7 +30,11 @@ _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings, and the origin of each value that is set: a variable, a file, or the local services."""
+    """The settings, and the origin of each value that is set: a variable, a file, or the local services.
+
+    Each key in a table `[streams.NAME]` or `[sinks.NAME]` has its own origin, because a variable and the file
+    can set different keys of the same table.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
@@ -52,7 +56,12 @@ def read() -> Reading:
     _refuse_secrets(path, given)
     values = _over(given, environment)
     origins = {name: str(path.absolute()) for name in all_keys() if _lookup(given, name) is not None}
+    origins |= {
+        key: origins[name] for name in _TABLES if name in origins for key in _single(name, given[name])
+    }
     origins |= of_variables
+    for name in (name for name in _TABLES if name in of_variables):
+        origins |= dict.fromkeys(_single(name, environment[name]), of_variables[name])
     for name, value in _of_services(_validated(values, path)).items():
         if not _lookup(values, name):
             section, _, key = name.partition(".")
@@ -164,6 +173,15 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
     section, _, key = name.rpartition(".")
     within = values.get(section) if section else values
     return within.get(key) if isinstance(within, Mapping) else None
+
+
+def _single(name: str, value: Any) -> Iterator[str]:
+    """Yield the full names of the keys in a table, such as streams.sales.threshold."""
+    if not isinstance(value, Mapping):
+        yield name
+        return
+    for key, one in value.items():
+        yield from _single(f"{name}.{key}", one)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

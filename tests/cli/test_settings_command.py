@@ -154,3 +154,16 @@ def test_the_table_has_a_line_for_each_key_of_a_stream(
 
     (line,) = (line for line in shown.stdout.splitlines() if line.startswith("streams."))
     assert line.split() == ["streams.metrics.gold.metrics_1m.emit", "final", f"{directory}/lakehouse.toml"]
+
+
+def test_a_key_of_a_table_that_a_variable_and_the_file_change_has_its_own_origin(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "lakehouse.toml").write_text("[streams.sales]\nthreshold = 2500\nnotify = 'every_update'\n")
+    monkeypatch.setenv("LAKEHOUSE_STREAMS", '{"sales": {"threshold": 3000}}')
+    monkeypatch.setenv("COLUMNS", "500")
+
+    lines = lines_of(RUNNER.invoke(app, ["settings"]).stdout)
+
+    assert lines["streams.sales.threshold"] == ["3000", "LAKEHOUSE_STREAMS"]
+    assert lines["streams.sales.notify"] == ["every_update", f"{directory}/lakehouse.toml"]

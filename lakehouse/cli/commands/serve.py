@@ -103,7 +103,10 @@ def serve(
     address, callers need a token (`lakehouse tokens add`). Only /health/live and /health/ready never need
     one.
     """
-    from lakehouse.streams.registry import load, read_settings
+    from lakehouse.settings.reading import read
+    from lakehouse.settings.shown import every_single
+    from lakehouse.streams.builtin import TABLES
+    from lakehouse.streams.registry import checked, load
 
     with needed("serve", "lakehouse serve"):
         from lakehouse.dev.samples import produce_route
@@ -115,7 +118,8 @@ def serve(
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again after its shutdown
     log_to_standard_error()
     logging.getLogger("lakehouse").setLevel(logging.INFO)  # logs who started or cancelled each action
-    settings, is_local = read_settings(), is_loopback(host)
+    reading = read()
+    settings, is_local = checked(reading.settings), is_loopback(host)
     certificate, proxies = https.certificate(), networks(https.forwarded_by or ())
     is_https = https.behind_https or certificate is not None
     tokens = _tokens(settings, host, is_local=is_local) if require_token or not is_local else None
@@ -128,6 +132,7 @@ def serve(
         streams,
         Access(tokens, frozenset(hosts), is_https=is_https),
         more=[produce_route.router(settings, streams)] if enable_produce else [],
+        shown=every_single(reading, {one.name: TABLES.get(one.name, {}) for one in streams}),
         actions=Actions(deadline_s=action_hours * 3600),
     )
     with ExitStack() as stack:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -16,10 +14,6 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
 from lakehouse.common.terminal import Console, echo, echo_json
 
-if TYPE_CHECKING:
-    from lakehouse.settings.keys import Key
-
-_DEFAULT = "default"
 _UNSET = {
     "server_home": "home",
     "only_streams": "all",
@@ -45,25 +39,22 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
 
     from lakehouse.settings.keys import all_keys
     from lakehouse.settings.reading import read
+    from lakehouse.settings.shown import DEFAULT, by_key, single
 
     found = read()
-    rows = {
-        name: (_shown(key, key.of(found.settings)), found.origins.get(name, _DEFAULT))
-        for name, key in all_keys().items()
-    }
+    rows = by_key(found)
     if format_ is Format.JSON:
-        echo_json({name: {"value": value, "from": origin} for name, (value, origin) in rows.items()})
+        echo_json({name: {"value": one.value, "from": one.origin} for name, one in rows.items()})
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")
-    for name, (value, origin) in rows.items():
-        style = "dim" if origin == _DEFAULT else None
-        for key, one in _single(name, value):
-            text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-            if key in all_keys() and one in ("", [], {}):
-                text = _UNSET.get(key, "-") if origin == _DEFAULT else "-"
-            table.add_row(*map(printable, (key, text, origin)), style=style)
+    for one in (each for row in rows.values() for each in single(found, row)):
+        text = one.value if isinstance(one.value, str) else json.dumps(one.value, ensure_ascii=False)
+        if one.key in all_keys() and one.value in ("", [], {}):
+            text = _UNSET.get(one.key, "-") if one.origin == DEFAULT else "-"
+        style = "dim" if one.origin == DEFAULT else None
+        table.add_row(*map(printable, (one.key, text, one.origin)), style=style)
     Console().print(table, markup=False)
 
 
@@ -86,29 +77,3 @@ def init() -> None:
     except OSError as error:
         raise SettingsError(f"{path} could not be written: {error}") from None
     echo(f"{path.absolute()} has every setting, commented out")
-
-
-def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a configuration table with their full names, such as streams.sales.threshold."""
-    if not isinstance(value, Mapping) or not value:
-        yield name, value
-        return
-    for key, one in value.items():
-        yield from _single(f"{name}.{key}", one)
-
-
-def _shown(key: Key, value: Any) -> Any:
-    """Return a setting's value as JSON, as in the file. Secrets are masked; a missing value is empty."""
-    from pydantic import SecretStr
-
-    from lakehouse.settings.masking import masked
-    from lakehouse.settings.wording import as_text
-
-    if isinstance(value, SecretStr):
-        return masked(key, value.get_secret_value())
-    if key.is_secret:
-        return [masked(key, one.get_secret_value()) for one in value]
-    text = as_text(key, value)
-    if isinstance(text, list | tuple):
-        return list(text)
-    return text if isinstance(text, bool | int | float | dict) else str(text or "")

@@ -1,9 +1,9 @@
 // One stream: its health, the drawing of its pipeline, its steps, letters, events and settings.
 
-import { declared, query } from "./api.js";
+import { askIfThere, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
-import { ago, briefly, count, dated, seconds } from "./format.js";
+import { ago, briefly, count, dated, seconds, UNKNOWN } from "./format.js";
 import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { pipeline } from "./pipeline.js";
@@ -94,23 +94,18 @@ function stepsOf(state) {
   ];
 }
 
-/** The settings that the stream's gold tables depend on; tables with the same value share a line. */
+/** The settings that the stream depends on, its own first, and where each comes from. */
 async function settingsOf(name) {
   const title = el("h2", {}, "Settings");
   try {
-    const tables = (await declared()).find((one) => one.name === name)?.tables ?? [];
-    const lines = new Map();
-    for (const { name: table, settings } of tables) {
-      for (const [key, value] of Object.entries(settings)) {
-        const line = JSON.stringify([key, value]);
-        lines.set(line, { key, value, tables: [...(lines.get(line)?.tables ?? []), `gold.${table}`] });
-      }
-    }
-    const facts = [...lines.values()].flatMap(({ key, value, tables: of }) => [
-      el("dt", {}, el("code", {}, key)),
-      el("dd", {}, value, el("span", { class: "muted" }, ` of ${of.join(", ")}`)),
+    const found = await askIfThere(query("/api/v1/settings", { stream: name }));
+    const rows = (found?.settings ?? []).map((one) => [
+      el("code", {}, one.key),
+      one.value === "" ? UNKNOWN : el("code", {}, typeof one.value === "string" ? one.value : JSON.stringify(one.value)),
+      one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", {}, one.from),
     ]);
-    return facts.length === 0 ? [] : [title, el("dl", { class: "facts-list" }, ...facts)];
+    const about = el("p", { class: "muted" }, "As this server has read them when it started; secrets are masked.");
+    return [title, table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
   } catch (problem) {
     return [title, el("p", { class: "trouble", role: "alert" }, problem.message)];
   }
