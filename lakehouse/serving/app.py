@@ -63,7 +63,7 @@ def make_app(
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
-    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
+    topics = [settings.topic(source.topic) for stream in streams for source in stream.sources]
     redis_url = settings.redis.url.get_secret_value()
     live = Live(redis_url, redis_timeout_s)
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
@@ -111,7 +111,7 @@ def make_app(
     app.include_router(settings_api.router(settings, shown, streams))
     for routes in more:
         app.include_router(routes)
-    app.include_router(reference.router(app))
+    app.include_router(reference.router(app, streams, topics))
     app.add_middleware(Bodies)
     app.add_middleware(Entrance, access=access)  # runs before a body is read
     app.add_middleware(Page)  # runs before Entrance

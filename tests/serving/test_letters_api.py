@@ -254,3 +254,82 @@ def test_the_last_run_of_each_table_is_shown(client: TestClient, lake: ServedLak
     ]
     assert found[0]["examples"] == ["k"]
     assert len(client.get("/api/v1/expectations?table=gold.b").json()["expectations"]) == 1
+
+
+def test_letters_are_grouped_by_the_shape_of_their_value(client: TestClient, lake: ServedLake) -> None:
+    values = {
+        1: b'{"id": "a", "amount": "12.5", "at": 1}',
+        2: b'{"at": 2.5, "amount": "", "id": "b"}',
+        3: b'{"id": "a", "amount": 1e999, "at": null, "in": {"deep": 1}, "of": [1], "is": true}',
+        4: b'{"a b": 1, "' + b"n" * 70 + b'": 2}',
+        5: b"{" + b", ".join(b'"f%02d": 1' % number for number in range(50)) + b"}",
+        6: b"[1]",
+        7: b'"x"',
+        8: b"{",
+        9: b"NaN",
+        10: b"[" * 50_000,
+        11: None,
+        12: b'"' + b"x" * 70_000 + b'"',
+        13: b"\xff",
+    }
+    rows = [letter(number, "wrong_type", value=value) for number, value in values.items()]
+    rows[1] = letter(2, "late", "late", "wrong_type", value=values[2], topic="metricsTopic")
+    lake.write_spec(DEAD_LETTERS, rows[:6])
+    lake.write_spec(DEAD_LETTERS, rows[6:])
+
+    found = client.get(f"{PATH}/shapes").json()
+
+    assert (found["letters"], found["isAll"], found["next"]) == (13, True, None)
+    first, *others = found["shapes"]
+    assert (first["shape"], first["count"]) == ("not JSON", 4)
+    assert others[0] == {
+        "shape": "{amount: string, at: number, id: string}",
+        "count": 2,
+        "rules": {"wrong_type": 2, "late": 1},
+        "topics": ["metrics-events", "metricsTopic"],
+        "newest": {
+            "id": f"{2:064x}",
+            "topic": "metricsTopic",
+            "partition": 0,
+            "offset": 2,
+            "firstSeen": "2026-05-04T12:00:02Z",
+        },
+    }
+    assert [one["count"] for one in others[1:]] == [1] * 7
+    assert {one["shape"] for one in others[1:]} == {
+        "array",
+        "string",
+        "no value",
+        "more than 64 KiB",
+        "{amount: number, at: null, id: string, in: object, is: boolean, of: array}",
+        '{"a b": number, "' + "n" * 59 + '…": number}',
+        "{" + ", ".join(f"f{number:02d}: number" for number in range(40)) + ", 10 more}",
+    }
+    some = client.get(f"{PATH}/shapes?topic=metricsTopic&rule=late").json()
+    assert [(one["shape"], one["count"]) for one in some["shapes"]] == [(others[0]["shape"], 1)]
+
+
+def test_only_the_newest_letters_are_grouped_and_the_answer_says_so(
+    client: TestClient, lake: ServedLake
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(n, "late", value=b'{"old": 1}') for n in range(10)])
+    lake.write_spec(DEAD_LETTERS, [letter(n, "late", value=b'{"new": 1}') for n in range(10, 505)])
+    found = client.get(f"{PATH}/shapes").json()
+    assert (found["letters"], found["isAll"]) == (500, False)
+    assert [(one["shape"], one["count"]) for one in found["shapes"]] == [
+        ("{new: number}", 495),
+        ("{old: number}", 5),
+    ]
+
+
+def test_shapes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: ServedLake) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    tokens = Tokens(lake.settings.home)
+    headers = [
+        {"Authorization": f"Bearer {tokens.add(one.value, [Scope.READ, one])}"}
+        for one in (Scope.READ, Scope.PAYLOAD)
+    ]
+    client = make_client(Access(tokens))
+    assert client.get(f"{PATH}/shapes", headers=headers[0]).status_code == 403
+    found = client.get(f"{PATH}/shapes", headers=headers[1])
+    assert (found.json()["shapes"][0]["shape"], found.headers["cache-control"]) == ("{}", "no-store")

@@ -118,3 +118,38 @@ def test_records_are_for_those_who_may_read(make_client: MakeClient, lake: Serve
     client = make_client(Access(tokens), changes=AWAY)
     assert client.get(f"{PATH}/{TOPIC}/0/7").status_code == 401
     assert client.get(f"{PATH}/{TOPIC}/0/7", headers=headers).status_code == 200
+
+
+def test_records_are_found_by_their_id_or_by_the_id_of_their_letter(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
+    write(lake)
+    same = {"stream": "transactions", "topic": TOPIC, "unique_id": "a7"}
+    lake.write_spec(DEAD_LETTERS, [letter(2, "late", offset=9, **same), letter(3, "late", offset=10, **same)])
+    client = make_client(changes=AWAY | {"streams": {"transactions": {"unique_by": "id"}}})
+
+    found = client.get(f"{PATH}?id=a7").json()["records"]
+
+    assert [(one["topic"], one["partition"], one["offset"]) for one in found] == [
+        (TOPIC, 0, 9),
+        (TOPIC, 0, 10),
+    ]
+    assert found[0] == client.get(f"{PATH}/{TOPIC}/0/9").json()
+    (one,) = client.get(f"{PATH}?letter={1:064x}").json()["records"]
+    assert one["offset"] == 8
+    for query, what in (
+        ("id=b", "record with the id 'b'"),
+        ("letter=ffffff", "dead letter whose id begins with 'ffffff'"),
+    ):
+        nothing = client.get(f"{PATH}?{query}")
+        assert (nothing.status_code, nothing.json()["detail"]) == (404, f"there is no {what}")
+    for query in ("", "?id=a7&letter=ffffff", "?letter=ff"):
+        assert client.get(f"{PATH}{query}").status_code == 422
+
+
+def test_an_id_of_a_lake_without_ids_is_refused(client: TestClient) -> None:
+    found = client.get(f"{PATH}?id=a7")
+    assert (found.status_code, found.json()["detail"]) == (
+        422,
+        "id: no stream's records have ids (unique_by); use topic, partition and offset",
+    )

@@ -125,6 +125,13 @@ def list_(
         LetterStatus, typer.Option(help="Show only dead letters with this status.")
     ] = LetterStatus.OPEN,
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many dead letters.")] = 20,
+    by_shape: Annotated[
+        bool,
+        typer.Option(
+            "--by-shape",
+            help="Group the newest 500 by the names and JSON types of their value's fields instead.",
+        ),
+    ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Count dead letters by stream, rule and status, largest count first, and show the newest ones.
@@ -136,6 +143,7 @@ def list_(
 
     from lakehouse.cli.reports import dead_letters as report
     from lakehouse.engine.records.dead_letters import DEAD_LETTERS, count_letters, newest_letters
+    from lakehouse.serving.reading import shapes
     from lakehouse.storage.tables import open_lake
     from lakehouse.streams.registry import choose, read_settings
 
@@ -145,6 +153,10 @@ def list_(
         filters.refuse_unnamed(lake, settings)
         letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
         chosen = letters if status is LetterStatus.ALL else letters.where(F.col("status") == status.value)
+        if by_shape:
+            values = newest_letters(chosen, shapes.MOST_LETTERS + 1, shapes.MOST_BYTES)
+            report.print_shapes(values, as_json=format_ is Format.JSON)
+            return
         counts = count_letters(letters)
         newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
         if format_ is Format.JSON:

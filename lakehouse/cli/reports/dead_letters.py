@@ -9,11 +9,13 @@ from typing import Any
 
 from pyspark.sql import Row
 
+from lakehouse.common.printable import printable
 from lakehouse.common.readable import readable
-from lakehouse.common.terminal import Console, table_of
+from lakehouse.common.terminal import Console, echo_json, table_of
 from lakehouse.engine.records.validation import SKIPPED
 from lakehouse.operations.repair.replay import Discarded, Replayed
 from lakehouse.operations.repair.resolve import Resolved
+from lakehouse.serving.reading import shapes
 
 VALUE_BYTES = 400
 """The maximum number of bytes that a list of dead letters reads of each raw value."""
@@ -40,6 +42,34 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
         headings = ["id", "stream", "topic/partition/offset", "rules", "first seen", "attempts", "value"]
         id_characters = _ID_CHARACTERS if console.is_terminal else None
         console.print(table_of(headings, [_cells(row, id_characters) for row in letters]))
+
+
+def print_shapes(newest: Sequence[Row], *, as_json: bool) -> None:
+    """Print the newest 500 dead letters by the shape of their value; a note says if there are more."""
+    letters = [row.asDict(recursive=True) for row in newest[: shapes.MOST_LETTERS]]
+    groups = shapes.by_shape((shapes.shape_of(one["value"], one["length"]), one) for one in letters)
+    is_all = len(newest) <= shapes.MOST_LETTERS
+    if as_json:
+        told = [shapes.as_json(one, {"id": one.newest["id"]}) for one in groups]
+        echo_json({"shapes": told, "letters": len(letters), "is_all": is_all})
+        return
+    console = Console()
+    if not groups:
+        console.print("no dead letters")
+        return
+    rows = [
+        [
+            f"{one.count:,}",
+            printable(one.shape),
+            ", ".join(one.rules),
+            ", ".join(one.topics),
+            one.newest["id"][:_ID_CHARACTERS],
+        ]
+        for one in groups
+    ]
+    console.print(table_of(["letters", "shape of the value", "rules", "topics", "newest"], rows))
+    if not is_all:
+        _say(console, f"only the newest {len(letters):,} are grouped")
 
 
 def whole(letter: Row) -> dict[str, Any]:

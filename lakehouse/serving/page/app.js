@@ -77,7 +77,6 @@ on("status", () => {
   say(pulse, live.trouble ?? (live.isMissing ? "no live status" : `live ${at}`));
 });
 
-document.getElementById("theme").addEventListener("click", () => window.switchTheme());
 const zoned = document.getElementById("zone");
 const name = () => say(zoned, zone());
 zoned.addEventListener("click", () => {

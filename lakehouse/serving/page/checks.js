@@ -2,7 +2,7 @@
 
 import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
-import { badge, calm, el, moment, swap, table } from "./dom.js";
+import { badge, calm, el, loading, moment, swap, table } from "./dom.js";
 import { ago, count, words } from "./format.js";
 import { zone } from "./zone.js";
 import { on } from "./live.js";
@@ -11,7 +11,7 @@ const EVERY_MS = 10000;
 const KEYS = 10;
 
 export function open(root) {
-  const parts = ["gates", "audit", "suites"].map((name) => el("section", { class: `card ${name}` }));
+  const parts = ["gates", "audit", "suites"].map((name) => el("section", { class: `card ${name}` }, loading(`the ${name}`)));
   root.append(el("h1", {}, "Checks"), ...parts);
   const [gates, audit, suites] = parts;
   const tell = async (node, title, asked, draw) => {
@@ -48,7 +48,8 @@ function drawnGates([gates, streams]) {
       ? [name, "never checked", "", ""]
       : [name, badge(gate.isOpen ? "open" : "closed", gate.isOpen ? "well" : "blocked"), moment(gate.changedAt), (gate.reasons ?? []).join("; ")];
   });
-  return [table("Gates", ["stream", "gate", "since", "why"], rows)];
+  const about = el("p", { class: "muted" }, "With ", el("code", {}, "lakehouse run all --gate"), ", gold is exported only while its suites hold.");
+  return [table("Gates", ["stream", "gate", "since", "why"], rows), gates.length < streams.length ? about : null];
 }
 
 function runNow(verb, action, title, text, again) {

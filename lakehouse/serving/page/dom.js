@@ -115,6 +115,11 @@ export function scrolling(caption, inner) {
   return el("div", { class: "table" }, el("p", { class: "hint" }, "More columns: scroll to the right →"), scrolls);
 }
 
+/** The text that stands for data until it arrives. */
+export function loading(what) {
+  return el("p", { class: "muted" }, `Loading ${what} …`);
+}
+
 /** A labelled form field. */
 export function field(label, control) {
   return el("label", { class: "field" }, el("span", {}, label), control);

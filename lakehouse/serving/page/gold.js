@@ -2,7 +2,7 @@
 
 import { ask, declared, query } from "./api.js";
 import { copyButton } from "./copying.js";
-import { calm, el, field, select, swap } from "./dom.js";
+import { calm, el, field, loading, select, swap } from "./dom.js";
 import { drawn } from "./drawing.js";
 import { count, words } from "./format.js";
 import { live, on } from "./live.js";
@@ -40,6 +40,7 @@ async function begin(root, name, state) {
     return;
   }
   const parts = Object.fromEntries(["form", "facts", "picture", "rows", "same"].map((one) => [one, el("div", { class: one })]));
+  parts.facts.append(loading("the rows"));
   root.append(...Object.values(parts));
   let chart = null;
   let isBusy = false;

@@ -2,7 +2,8 @@
 
 import { ask, askIfThere, query } from "./api.js";
 import { copyButton } from "./copying.js";
-import { badge, calm, el, moment, swap, table } from "./dom.js";
+import { badge, calm, el, loading, moment, swap, table } from "./dom.js";
+import { address } from "./finding.js";
 import { count, UNKNOWN, words } from "./format.js";
 import { actionButtons } from "./letters.js";
 import { record } from "./record.js";
@@ -14,7 +15,7 @@ const NUMBERS = new Set(["partition", "offset", "batch"]); // copied into other 
 const TRIED = new Set(["replay", "discard"]);
 
 export function open(root, _parameters, id) {
-  const body = el("div", {});
+  const body = el("div", {}, loading("the letter"));
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/letters" }, "Dead letters")), el("h1", {}, "Dead letter"), body);
   const bytes = record(id); // read once, because they do not change
   const again = async () => {
@@ -35,7 +36,7 @@ function content(letter, bytes, tried, again) {
   const facts = FACTS.map((name) => [words(name), fact(name, letter[name])]);
   const reasons = letter.reasons.map((one) => [one.rule, one.column ?? "", one.message]);
   return [
-    el("p", { class: "lead" }, badge(letter.status), el("code", { class: "id" }, letter.id)),
+    el("p", { class: "lead" }, badge(letter.status), el("code", { class: "id" }, letter.id), el("a", { href: address(letter.stream, letter) }, "Find the record in every layer")),
     actionButtons({ id: letter.id }, "This letter", letter.status !== "open", again),
     el("h2", {}, "Reasons"),
     table("Reasons", ["rule", "column", "message"], reasons),

@@ -2,11 +2,12 @@
 
 import { ask, declared, query } from "./api.js";
 import { confirmed } from "./acting.js";
-import { calm, el, swap, table } from "./dom.js";
+import { calm, el, loading, swap, table } from "./dom.js";
 import { address, asked, chosen, filterForm, timeLinks } from "./filters.js";
-import { count } from "./format.js";
+import { clock, count } from "./format.js";
 import { listing } from "./listing.js";
 import { on } from "./live.js";
+import { shapesOf } from "./shapes.js";
 
 const TABLE = "silver.dead_letters";
 const PAUSE_MS = 1000;
@@ -14,7 +15,8 @@ const PAUSE_MS = 1000;
 export function open(root, parameters) {
   const form = el("div", {});
   const counts = el("div", {});
-  const list = el("div", {});
+  const list = el("div", {}, loading("the letters"));
+  const shapes = shapesOf();
   root.append(el("h1", {}, "Dead letters"), form, el("div", { class: "sides" }, el("section", {}, counts), el("section", {}, list)));
   let wanted = chosen(parameters);
   let cursors = [null];
@@ -56,7 +58,8 @@ export function open(root, parameters) {
         return; // the filters have changed since
       }
       head(streams, rules);
-      swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, now));
+      swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, now), shapes.node);
+      shapes.update(now, filters);
       swap(list, el("h2", {}, "Letters"), actions(now, filters, counted.counts, again), ...listing(found.letters, now), pages(found));
     } catch (problem) {
       const streams = await declared().catch(() => []);
@@ -129,11 +132,32 @@ function actions(wanted, filters, counts, again) {
   const open = counts.filter((one) => one.status === "open" && (!rule || one.rule === rule));
   const of = [stream && `of ${stream}`, topic && `from the topic ${topic}`, rule && `with the rule ${rule}`, since && `first seen since ${since}`, until && `before ${until}`];
   const what = `Every open letter${of.filter(Boolean).map((one) => ` ${one}`).join("")}`;
-  return actionButtons(body, what, open.length === 0, again);
+  return actionButtons(body, what, open.length === 0, again, address(wanted));
 }
 
-/** The three buttons; `body` selects the dead letters, and `what` describes them. */
-export function actionButtons(body, what, isNone, again) {
+const tried = new Map();
+
+/** What the page's last dry run of these dead letters has found. */
+function lastTry(which) {
+  const found = tried.get(which);
+  return found === undefined ? null : `The dry run at ${found.at} found that ${found.what} would pass.`;
+}
+
+/** The three buttons, and the last dry run's result; `body` selects the dead letters, and `what` describes them. */
+export function actionButtons(body, what, isNone, again, which = JSON.stringify(body)) {
+  const done = (ended) => {
+    const { asked, wouldPass } = ended.result ?? {};
+    if (wouldPass !== undefined) {
+      tried.set(which, { at: clock(new Date()).slice(11), what: `${count(wouldPass)} of ${count(asked)}` });
+    } else {
+      tried.clear(); // other letters are open now
+    }
+    again();
+  };
+  const run = async (dialog) => {
+    const ended = await confirmed(dialog);
+    ended === null || done(ended);
+  };
   const button = (verb, key, dialog, isDangerous = false) =>
     el(
       "button",
@@ -142,7 +166,7 @@ export function actionButtons(body, what, isNone, again) {
         key,
         disabled: isNone,
         class: isDangerous ? "danger" : null,
-        on: { click: async () => (await confirmed({ ...dialog, verb, isDangerous })) !== null && again() },
+        on: { click: () => run({ ...dialog, verb, isDangerous }) },
       },
       verb,
     );
@@ -150,7 +174,8 @@ export function actionButtons(body, what, isNone, again) {
     "div",
     { class: "buttons" },
     button("Dry run", "dry", { title: "Count the letters that would pass now?", text: `${what}, with the current rules. Nothing is changed.`, body: { action: "replay", ...body, dryRun: true } }),
-    button("Replay", "replay", { title: "Replay these letters into silver?", text: [`${what}, with the current rules.`, "Letters that still fail stay open."], body: { action: "replay", ...body } }),
+    button("Replay", "replay", { title: "Replay these letters into silver?", text: [`${what}, with the current rules.`, "Letters that still fail stay open.", lastTry(which)].filter(Boolean), body: { action: "replay", ...body } }),
     button("Discard", "discard", { title: "Discard these letters?", text: [`${what}.`, "They stay in the table as discarded, and cannot be replayed."], body: { action: "discard", ...body } }, true),
+    isNone ? null : el("span", { class: "muted tried" }, lastTry(which)),
   );
 }

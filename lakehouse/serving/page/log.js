@@ -1,7 +1,7 @@
 // The log: the pipeline's events, and this server's actions since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
-import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
+import { badge, calm, el, field, loading, moment, select, swap, table } from "./dom.js";
 import { count, words } from "./format.js";
 import { on } from "./live.js";
 
@@ -9,9 +9,10 @@ const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change
 const SHOWN = ["kind", "stream", "layer", "table", "message", "actor"];
 const EVERY_MS = 5000;
 const MOST = 200;
+const MOST_OF_STREAM = 10;
 
 export function open(root, parameters) {
-  const [form, list, actions] = [el("div", {}), el("section", {}), el("section", {})];
+  const [form, list, actions] = [el("div", {}), el("section", {}, loading("the events")), el("section", {})];
   root.append(el("h1", {}, "Log"), form, list, actions);
   let wanted = parameters;
   const again = async () => {
@@ -44,6 +45,23 @@ export function open(root, parameters) {
       off();
     },
   };
+}
+
+/** A stream's newest events, for its view: their node, and `close`. */
+export function happeningsOf(stream) {
+  const place = el("div", {}, loading("the events"));
+  const again = async () => {
+    try {
+      const found = await askIfThere(query("/api/v1/happenings", { stream, limit: MOST_OF_STREAM }));
+      await calm();
+      swap(place, happenings(found));
+    } catch (problem) {
+      swap(place, el("p", { class: "trouble", role: "alert" }, problem.message));
+    }
+  };
+  again();
+  const all = el("a", { href: query("#/log", { stream }) }, "All events");
+  return { node: el("section", {}, el("h2", {}, "Events"), place, el("p", {}, all)), close: on("table", (name) => name === "ops.events" && again()) };
 }
 
 function filterForm(wanted, streams) {

@@ -1,21 +1,25 @@
-// One stream: its health, the drawing of its pipeline, its steps, letters, events and settings.
+// One stream: its health, the drawing of its pipeline, a record in it, its history, steps, events and settings.
 
 import { askIfThere, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
+import { finder } from "./finding.js";
 import { ago, briefly, count, dated, seconds, UNKNOWN } from "./format.js";
 import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
+import { happeningsOf } from "./log.js";
 import { pipeline } from "./pipeline.js";
 import { briefReason, failing, isUnrun, lacking, tablesOf, troubles } from "./states.js";
 
-export function open(root, _parameters, name) {
+export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
   const [said, head, facts, steps, settings] = ["", "lead", "facts", "", ""].map((kind) => el("div", { class: kind || null }));
   const details = drawer(name);
   const past = pastOf(name);
+  const records = finder(name);
+  const events = happeningsOf(name);
   const drawn = pipeline(name, (layer) => details.open(layer));
-  const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), past.node, steps, settings);
+  const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), records.node, past.node, steps, events.node, settings);
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
   const update = () => {
     const { status } = live;
@@ -38,13 +42,16 @@ export function open(root, _parameters, name) {
   };
   const off = on("status", update);
   update();
+  records.update(parameters.record);
   settingsOf(name).then((found) => renew(settings, ...found));
   return {
+    update: (changed) => records.update(changed.record),
     close() {
       off();
       past.close();
       drawn.close();
       details.close();
+      events.close();
     },
   };
 }
@@ -84,14 +91,29 @@ function stepsOf(state) {
   const rows = [
     ...(landed === undefined ? [] : [{ query: "bronze", source: topics.join(", "), ...landed, done: bronze.length === 1 ? bronze[0].done : null, doneAt: last }]),
     ...lags,
-  ].map((one) => [one.query, one.source, one.records === null ? "?" : count(one.records), one.seconds === null ? "?" : briefly(one.seconds), count(one.done), moment(one.doneAt)]);
+  ].map((one) => [
+    one.query,
+    one.source,
+    one.records === null ? "?" : count(one.records),
+    one.seconds === null ? "?" : briefly(one.seconds),
+    count(one.done),
+    moment(one.doneAt),
+    ...roundOf(state, one.query),
+  ]);
   const stores = lacking(state);
   return [
     el("h2", {}, "Steps"),
-    table("Steps", ["step", "reads", "waiting", "oldest", "version", "last micro-batch"], rows, { numeric: ["waiting", "oldest", "version"], empty: "The steps are unknown." }),
+    table("Steps", ["step", "reads", "waiting", "oldest", "version", "last micro-batch", "rows", "took"], rows, { numeric: ["waiting", "oldest", "version", "rows", "took"], empty: "The steps are unknown." }),
     ...failing(state).map((one) => el("p", { class: "trouble" }, `${one.name} fails: ${one.error}`)),
     stores.length === 0 ? null : el("p", { class: "late" }, `${stores.join(", ")}: rows are missing`),
   ];
+}
+
+/** The rows of a step's last micro-batch and the seconds that it took, as its process reports them. */
+function roundOf({ runs }, query) {
+  const last = runs.flatMap((run) => run.queries).find((one) => one.name === query);
+  const took = Object.values(last?.phasesS ?? {}).reduce((all, one) => all + one, 0);
+  return last === undefined || last.batch === null ? [UNKNOWN, UNKNOWN] : [count(last.rows), seconds(took)];
 }
 
 /** The settings that the stream depends on, its own first, and where each comes from. */

@@ -15,7 +15,7 @@
     dispatchEvent(new CustomEvent("theme", { detail: theme }));
   }
 
-  window.switchTheme = () => {
+  const change = () => {
     chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     try {
       localStorage.setItem("lakehouse.theme", chosen);
@@ -25,5 +25,6 @@
     show();
   };
   media.addEventListener("change", show);
+  addEventListener("DOMContentLoaded", () => document.getElementById("theme").addEventListener("click", change));
   show();
 })();

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS, SCHEMA
 from lakehouse.serving.reading import delta
 from lakehouse.serving.reading.delta import FirstRows, Found, Order, Snapshot, Table
+from lakehouse.serving.reading.shapes import MOST_LETTERS, ShapeGroup, by_shape, shape_of
 from lakehouse.storage.tables.specs import path_of
 from lakehouse.streams.messages.json_text import is_json_text
 from lakehouse.streams.messages.layout import Row
@@ -27,6 +28,7 @@ MOST = 256 * 1024
 _MOST_HEADERS = 100
 _MOST_NAME = 1_000
 _LONGEST_CHARACTER = 4
+_VALUES_AT_ONCE = 64
 
 Part = Literal["value", "key", "header"]
 
@@ -140,6 +142,21 @@ class WantedLetters:
 
 
 @dataclass(frozen=True)
+class Shapes:
+    """Dead letters by the shape of their value: the groups, and the number of dead letters in all of them.
+
+    `has_more` is true if there are more dead letters, which are not in the groups.
+    """
+
+    groups: Sequence[ShapeGroup]
+    letters: int
+    has_more: bool = False
+
+
+_NO_SHAPES = Shapes((), 0)
+
+
+@dataclass(frozen=True)
 class Names:
     """The names of streams, topics and rules that can occur in dead letters."""
 
@@ -201,6 +218,35 @@ class Letters:
             ),
             FirstRows([]),
         )
+
+    def shapes(self, wanted: WantedLetters) -> Found[Shapes]:
+        """Group the newest 500 dead letters that match by the shape of their value, largest group first."""
+        columns = ("id", "topic", "partition", "offset", "first_seen", "reasons")
+
+        def read(snapshot: Snapshot) -> Shapes:
+            first = delta.first_rows(
+                snapshot,
+                columns,
+                wanted.conditions(),
+                order=Order(_NEWEST),
+                most=MOST_LETTERS,
+                keep=wanted.keep,
+            )
+            if not first.rows:
+                return _NO_SHAPES
+            ids = ds.field("id").isin([row["id"] for row in first.rows])
+            oldest = delta.since("first_seen", first.rows[-1]["first_seen"])
+            # Values can be large, so they are read only now, and a few rows at a time.
+            parts = snapshot.rows(("id", "value"), delta.everything([oldest, ids]), most=_VALUES_AT_ONCE)
+            shapes = {
+                id_: shape_of(value)
+                for part in parts
+                for id_, value in zip(part["id"].to_pylist(), part["value"].to_pylist(), strict=True)
+            }
+            groups = by_shape((shapes[row["id"]], row) for row in first.rows)
+            return Shapes(groups, len(first.rows), has_more=first.has_more)
+
+        return delta.read_or(self._table, read, _NO_SHAPES)
 
     def letter(self, id_: str) -> Found[Row | None]:
         """Return one dead letter without its raw bytes, or None if the id is unknown."""

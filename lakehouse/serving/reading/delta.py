@@ -33,6 +33,7 @@ MOST_BYTES = 8 * 1024 * 1024
 _LOOKED_AFTER_S = 0.1
 _LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
+_PART_ROWS = 131_072
 _BUFFER, _ROWS = 1024 * 1024, 16  # read sizes for rows with large values
 _MICROS = pa.timestamp("us", tz="UTC")
 
@@ -53,12 +54,14 @@ class Snapshot:
     version: int
     dataset: ds.Dataset
 
-    def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
-        """Yield the matching rows in parts of bounded size. Columns that the table lacks are left out."""
+    def rows(
+        self, columns: Sequence[str], where: ds.Expression | None, *, most: int = _PART_ROWS
+    ) -> Iterator[pa.Table]:
+        """Yield the matching rows, at most `most` at a time. Columns that the table lacks are left out."""
         names = [name for name in columns if name in self.dataset.schema.names]
         try:
             scanner = self.dataset.scanner(
-                columns=names, filter=where, batch_readahead=2, fragment_readahead=2
+                columns=names, filter=where, batch_size=most, batch_readahead=2, fragment_readahead=2
             )
             for batch in scanner.to_batches():
                 yield pa.Table.from_batches([batch])

@@ -26,7 +26,11 @@ _DRY = ("--dry-run", "--format=json")
 class WantedAction(BaseModel):
     """A command to run, with the same options as the CLI command of that name."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        populate_by_name=True,
+        json_schema_extra={"examples": [{"action": "replay", "rule": "late", "dryRun": True}]},
+    )
 
     action: Literal["replay", "discard", "audit", "expect", "rebuild", "maintain"]
     stream: list[Name] = Field(default=[], max_length=20, description="Only these streams.")

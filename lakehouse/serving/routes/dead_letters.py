@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from lakehouse.serving.reading.dead_letters import (
 )
 from lakehouse.serving.reading.delta import Found
 from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.reading.shapes import as_json
 from lakehouse.serving.security.access import caller_of, requires
 from lakehouse.serving.security.tokens import Scope
 from lakehouse.serving.strictness import refuse_unknown
@@ -110,6 +112,23 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
         shown, following = page.of("dead-letter counts", found.value)
         origin = _origin(found, [one["status"] for one in found.value])
         return answered(request, origin, {"counts": shown, **following})
+
+    @routes.get("/shapes", dependencies=[Depends(requires(Scope.PAYLOAD))])
+    async def shapes(request: Request, wanted: Filtered, page: Page) -> Response:
+        """Group the newest 500 dead letters that match by the shape of their value, largest group first.
+
+        A shape is the names of an object's fields with their JSON types, such as `{amount: string, id:
+        string}`. Values above 64 KiB are one group. `letters` is the number of dead letters in all groups,
+        and `isAll` is false if more match. `newest` is the newest dead letter of a group. Requires a token
+        with the scope `payload`, because the names come from the record.
+        """
+        await _refuse_unnamed(wanted, lookups, letters, declared)
+        found = await lookups.scan_large(lambda: letters.shapes(wanted))
+        groups, following = page.of("dead-letter shapes", found.value.groups)
+        _log.info("%s reads the shapes of dead letters", caller_of(request).name)
+        rows = json.dumps([as_json(one, _place(one.newest)) for one in groups], ensure_ascii=False)
+        told = {"letters": found.value.letters, "isAll": not found.value.has_more, **following}
+        return unkept(_origin(found, []), told, f'"shapes":{rows}')
 
     @routes.get("")
     async def newest(
@@ -195,6 +214,11 @@ def _listed(row: Row) -> dict[str, Any]:
     if row["admitted"] is not None:
         told["admitted"] = {name: _iso(at) for name, at in row["admitted"].items()}
     return {camel(name): told[name] for name in LISTED}
+
+
+def _place(row: Row) -> dict[str, Any]:
+    names = ("id", "topic", "partition", "offset")
+    return {name: row[name] for name in names} | {"firstSeen": _iso(row["first_seen"])}
 
 
 def _iso(micros: int | None) -> str | None:

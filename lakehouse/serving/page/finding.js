@@ -1,0 +1,81 @@
+// One Kafka record in every layer, looked up by its coordinates, by its id, or by the id of its dead letter.
+
+import { ask, query } from "./api.js";
+import { badge, el, field, loading, moment, swap, table } from "./dom.js";
+import { count, words } from "./format.js";
+
+const PLACE = /^([^/]+)\/(\d+)\/(\d+)$/;
+const LETTER = /^[0-9a-f]{64}$/;
+
+/** The address of a stream's view that shows a record. */
+export function address(stream, { topic, partition, offset }) {
+  return query(`#/streams/${encodeURIComponent(stream)}`, { record: `${topic}/${partition}/${offset}` });
+}
+
+/** A form and its result: their node, and `update`, which takes the record that the view's URL names. */
+export function finder(stream) {
+  const input = el("input", { name: "record", key: "i:record", placeholder: "TOPIC/PARTITION/OFFSET or id", autocomplete: "off", spellcheck: "false", maxlength: 1000 });
+  const place = el("div", { "aria-live": "polite" });
+  const form = el("form", { class: "filters", role: "search" }, field("Kafka coordinates, or the record's or its dead letter's id", input), el("button", { type: "submit" }, "Find"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    location.hash = query(`#/streams/${encodeURIComponent(stream)}`, { record: input.value.trim() });
+  });
+  let wanted = "";
+  const update = async (record = "") => {
+    input.value = wanted = record;
+    if (record === "") {
+      swap(place);
+      return;
+    }
+    swap(place, loading("the record"));
+    let shown;
+    try {
+      shown = (await found(record)).flatMap(drawn);
+    } catch (problem) {
+      shown = [el("p", { class: problem.status === 404 ? "notice" : "trouble", role: "alert" }, problem.message)];
+    }
+    wanted === record && swap(place, ...shown);
+  };
+  return { node: el("section", { class: "find" }, el("h2", {}, "Find a record"), form, place), update };
+}
+
+async function found(record) {
+  const place = PLACE.exec(record);
+  if (place !== null) {
+    return [await ask(`/api/v1/records/${place.slice(1).map(encodeURIComponent).join("/")}`)];
+  }
+  const { records } = await ask(query("/api/v1/records", LETTER.test(record) ? { letter: record } : { id: record }));
+  return records;
+}
+
+function drawn({ topic, partition, offset, streams }) {
+  return streams.flatMap(({ stream, bronze, silver, letters, gold }) => {
+    const place = `${topic}/${partition}/${offset}`;
+    const rows = [
+      [bronze.table, there(bronze.isThere), bronze.isThere ? ["landed ", moment(bronze.ingestedAt)] : bronze.reason],
+      [silver.table, there(silver.isThere), silver.isThere ? ["event time ", moment(silver.eventTime)] : silver.reason],
+      ...letters.map((one) => ["silver.dead_letters", badge(one.status), [el("a", { href: `#/letters/${one.id}` }, one.reasons.map((each) => each.rule).join(", ")), ", first seen ", moment(one.firstSeen)]]),
+      ...gold.flatMap((one) => [
+        [one.table, there(one.isThere), [keyOf(one.key), one.reason].filter(Boolean).join("; ")],
+        ["", "sent", sent(one.sent)],
+      ]),
+    ];
+    return [el("h3", {}, `${place} in ${stream}`), table(`${place} in ${stream}`, ["table", "record", "detail"], rows)];
+  });
+}
+
+function there(isThere) {
+  return isThere === null ? "unknown" : isThere ? badge("there", "well") : badge("not there", "idle");
+}
+
+function keyOf(key) {
+  return Object.entries(key ?? {}).map(([name, value]) => `${words(name)} ${value}`).join(", ");
+}
+
+function sent({ topic, version, sentVersion, rowsWaiting, reason }) {
+  const to = topic === null ? "" : ` to ${topic}`;
+  const waiting = rowsWaiting ? `, ${count(rowsWaiting)} rows wait` : "";
+  const state = sentVersion === null ? "" : `up to version ${count(sentVersion)} of ${count(version)}${to}${waiting}`;
+  return [state, reason].filter(Boolean).join("; ");
+}
