@@ -98,7 +98,7 @@ def make_app(
     problems.install(app)
     if (table := service_metrics(streams)) is not None:
         app.include_router(metrics_api.router(lookups, table))
-    app.include_router(tables_api.router(lookups, streams))
+    app.include_router(tables_api.router(lookups, streams, settings))
     app.include_router(letters_api.router(lookups, letters, Names(names, topics, RULES)))
     search = RecordSearch(streams, settings, gold, letters)
     app.include_router(records_api.router(lookups, search, observer))

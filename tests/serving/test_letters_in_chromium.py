@@ -63,6 +63,12 @@ def test_letters_of_a_topic_are_listed_and_an_action_takes_only_these(
             page.click("dialog button.main", verb)
             page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
             page.press("Escape")
+            if verb == "Dry run":
+                assert page.text(".tried").endswith("found that 1 of 2 would pass.")
+                page.click(".sides button", "Replay")
+                assert "found that 1 of 2 would pass." in page.text("dialog p:nth-of-type(3)")
+                page.press("Escape")
+        page.wait("document.querySelector('.tried').innerText === ''")
         which = {"stream": ["metrics"], "topic": "metricsTopic", "rule": "late"}
         assert [json.loads(one) for one in page.run("wanted")] == [
             {"action": "replay", **which, "dryRun": True},
@@ -138,6 +144,53 @@ def test_listed_letters_are_copied_and_saved_as_json_lines(
         assert [row["offset"] for row in rows] == [*range(59, 9, -1)]
         assert rows[0]["reasons"] == [{"rule": HOSTILE, "column": None, "message": f"it is {HOSTILE}"}]
         assert {"key", "value", "headers"}.isdisjoint(rows[0])
+
+
+def test_letters_are_grouped_by_shape_once_this_is_opened(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    values = (b'{"amount": "12"}', b'{"amount": "13"}', b'{"<img src=x>": 1}')
+    lake.write_spec(
+        DEAD_LETTERS, [letter(number, "late", value=value) for number, value in enumerate(values)]
+    )
+    lake.write_spec(DEAD_LETTERS, [letter(3, "not_json", value=b"{", topic="metricsTopic")])
+    groups = "[...document.querySelectorAll('.shapes li')].map((one) => one.innerText.replace(/\\s+/g, ' '))"
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 4")
+        assert page.run("document.querySelectorAll('.shapes li').length") == 0
+        page.click("summary", "By shape of the value")
+        page.wait("document.querySelectorAll('.shapes li').length === 3")
+        assert page.run(groups) == [
+            "{amount: string} 2 letters: late 2; metrics-events; newest",
+            "not JSON 1 letter: not_json 1; metricsTopic; newest",
+            '{"<img src=x>": number} 1 letter: late 1; metrics-events; newest',
+        ]
+        page.click(".sides a", "metricsTopic")
+        page.wait("document.querySelectorAll('.shapes li').length === 1")
+        page.click(".shapes a", "newest")
+        page.wait("location.hash.startsWith('#/letters/0')")
+    assert [one for one in page.complaints if "/api/v1/status" not in one] == []
+
+
+def test_a_letters_record_is_found_in_every_layer(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/{LETTER}")
+        page.click(".lead a", "Find the record")
+        page.wait("location.hash.startsWith('#/streams/metrics?record=')")
+        assert page.text(".find h3") == "metrics-events/0/1 in metrics"
+        found = "[...document.querySelectorAll('.find tbody tr')].map((one) => one.cells[1].innerText)"
+        assert page.run(found)[:3] == ["not there", "not there", "open"]
+        page.click(".find input")
+        page.run("document.activeElement.select()")
+        page.write(f"{1:064x}")
+        page.press("Enter")
+        page.wait("location.hash.endsWith('1') && document.querySelector('.find h3')")
+        assert page.text(".find h3") == "metrics-events/0/1 in metrics"
+        page.run("document.querySelector('.find input').value = 'nothing'")
+        page.click(".find button", "Find")
+        assert "no stream's records have ids" in page.text(".find [role=alert]")
 
 
 def test_times_are_chosen_by_one_click(lake: ServedLake, page: Page, tmp_path: Path) -> None:

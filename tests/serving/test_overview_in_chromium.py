@@ -170,12 +170,20 @@ def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_pa
         links = page.run("[...document.querySelectorAll('.facts a')].map((one) => one.getAttribute('href'))")
         assert links == ["#/letters?stream=sales", "#/log?stream=sales", "#/gold/product_sales"]
         assert "gate closed since 2026-05-04 12:00:00 UTC: totals differ" in page.text(".facts")
-        steps = "[...document.querySelectorAll('.view tbody tr')].map((one) => one.cells[0].innerText)"
+        steps = "[...document.querySelectorAll('.steps tbody tr')].map((one) => one.cells[0].innerText)"
         assert page.run(steps) == [
             *("bronze", "silver.sales_events", "gold.product_sales"),
             *("export.product_sales", "export.sales_notifications"),
         ]
-        page.wait("document.querySelector('.facts-list')?.innerText.includes('streams.sales.threshold')")
+        page.wait("document.querySelector('.settings tbody')")
+        cells = "[...one.cells].map((cell) => cell.innerText)"
+        rows = page.run(f"[...document.querySelectorAll('.settings tr')].map((one) => {cells})")
+        settings = {key: told for key, *told in rows}
+        assert settings["streams.sales.threshold"] == ["2000", "default"]
+        assert settings["redis.url"] == [lake.settings.redis.url.get_secret_value(), "LAKEHOUSE_REDIS_URL"]
+        assert "streams.metrics.grace" not in settings
+        titles = "[...document.querySelectorAll('.pipeline .title')].map((one) => one.textContent).slice(-2)"
+        assert page.run(titles) == ["Kafka", "Redis"]
         page.run("document.querySelector('.node.gold').focus()")
         page.press("Enter")
         page.wait("document.querySelector('dialog[open]')?.innerText.includes('Gold of sales')")

@@ -103,6 +103,7 @@ VIEWS = {
     "users": ("#/gold/user_transactions_5m", ".uplot"),
     "checks": ("#/checks", ".suites table"),
     "log": ("#/log", "section h2"),
+    "api": ("docs", "pre"),
 }
 
 
@@ -247,6 +248,30 @@ def test_a_series_has_one_colour_in_all_charts_and_keeps_it(
         assert later_cpu == cpu
         assert later_memory["aaa"] not in cpu.values()
         assert {name: later_memory[name] for name in memory} == memory
+
+
+@pytest.mark.soak
+def test_rows_are_sorted_by_a_click_and_stay_sorted(filled: ServedLake, page: Page, tmp_path: Path) -> None:
+    totals = ["12345678901234567890.123456789", "2000", "1500.5"]
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/gold/product_sales")
+        assert shown(page, "total") == totals
+        scale = page.text("figcaption")
+        assert scale == "total (logarithmic scale), with the threshold of 2000 marked"
+        widths = page.run(
+            "[...document.querySelectorAll('.track i')].map((one) => parseFloat(one.style.width))"
+        )
+        assert (widths[0], 0 < widths[2] < widths[1] < 5) == (100, True)
+
+        for direction, order in (("ascending", totals[::-1]), ("descending", totals)):
+            page.click("th button", "total")
+            page.wait(f"document.querySelector('th[aria-sort={direction}]')?.innerText.startsWith('total')")
+            assert shown(page, "total") == order
+        filled.write(TABLES["product_sales"], [product("jug", "1700.25")])
+        page.wait("document.querySelectorAll('.rows tbody tr').length === 4")
+        assert shown(page, "total") == [*totals[:2], "1700.25", totals[2]]
+        page.click("th button", "total")
+        page.wait("document.querySelector('th[aria-sort=descending]') === null")
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from lakehouse.serving.app import make_app
@@ -44,6 +45,21 @@ def get(client: TestClient, table: str, **parameters: object) -> Any:
     found = client.get(f"/api/v1/tables/{table}", params={k: str(v) for k, v in parameters.items()})
     assert found.status_code == 200, found.text
     return found.json()
+
+
+def test_a_stream_says_the_stores_that_its_tables_are_exported_to(make_client: MakeClient) -> None:
+    def stores(changes: dict[str, object]) -> dict[str, list[str]]:
+        streams = make_client(changes=changes).get("/api/v1/streams").json()["streams"]
+        return {one["name"]: [store["label"] for store in one["stores"]] for one in streams}
+
+    assert stores({})["sales"] == ["Kafka", "Redis"]
+    only_redis: dict[str, object] = {"gold": {"user_transactions_5m": {"sinks": ["redis"], "to": False}}}
+    changes = {
+        "postgres.url": SecretStr("postgresql://127.0.0.1:1/lake"),
+        "streams": {"transactions": only_redis},
+    }
+    found = stores(changes)
+    assert (found["sales"], found["transactions"]) == (["Kafka", "Redis", "PostgreSQL"], ["Redis"])
 
 
 def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:

@@ -5,13 +5,13 @@ import { el, moment, renew, table } from "./dom.js";
 import { bytes, count, dated, rate, seconds, words } from "./format.js";
 import { layerOf, tablesOf } from "./states.js";
 
-const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };
-const QUERIES = { topic: "bronze", bronze: "bronze", silver: "silver", letters: "silver", gold: "gold", kafka: "export", redis: "export" };
+const QUERIES = { topic: "bronze", bronze: "bronze", silver: "silver", letters: "silver", gold: "gold" };
+const layerOfNode = (node) => QUERIES[node] ?? "export"; // any other node is a store
 const TROUBLES = new Set(["failure", "refusal", "recovery", "data_loss", "schema_change", "start", "stop"]);
 const MOST = 200;
 const SHOWN = 20;
 
-/** A stream's drawer; `open(layer)` shows it, and `update` passes it the newest status. */
+/** A stream's drawer; `open(layer, title)` shows it, and `update` passes it the newest status. */
 export function drawer(name) {
   let dialog = null;
   let layer = null;
@@ -19,12 +19,12 @@ export function drawer(name) {
   let happenings = null;
   const fill = () => dialog !== null && last !== null && renew(dialog.body, ...content(layer, ...last, happenings));
   return {
-    async open(chosen) {
+    async open(chosen, title) {
       layer = chosen;
       happenings = null;
-      dialog = made(`${TITLES[chosen]} of ${name}`, () => (dialog = null));
+      dialog = made(`${title} of ${name}`, () => (dialog = null));
       fill();
-      happenings = await past(name, QUERIES[chosen]);
+      happenings = await past(name, layerOfNode(chosen));
       fill();
     },
     update(state, now) {
@@ -60,12 +60,12 @@ async function past(stream, layer) {
 }
 
 function content(layer, state, now, happenings) {
-  const query_ = QUERIES[layer];
+  const query_ = layerOfNode(layer);
   return [
     layer === "letters" ? el("p", {}, el("a", { href: query("#/letters", { stream: state.name }), key: "letters" }, "Show the dead letters")) : null,
     el("h3", {}, "Backlog"),
     query_ === "bronze" ? partitions(state) : backlog(state, query_),
-    ...(layer === "kafka" || layer === "redis" || layer === "topic" ? [] : [el("h3", {}, "Tables"), tables(state, layer)]),
+    ...(query_ === "export" || layer === "topic" ? [] : [el("h3", {}, "Tables"), tables(state, layer)]),
     el("h3", {}, "Micro-batches"),
     batches(state, query_),
     ...phases(state, query_),

@@ -8,7 +8,7 @@ import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 const MOST_SERIES = 8;
 const MOST_CHARTS = 12;
 const MOST_BARS = 30;
-const MOST_TIMES = 5; // times the threshold; longer bars are cut off, so that large totals do not hide the others
+const MOST_TIMES = 5; // times the threshold; if a bar is longer, the scale is logarithmic, so that it does not hide the others
 
 /** A chart of rows (newest first): its node, `begin` (to be called once the node is in the page), and `close`. */
 export function drawn(table, rows, wanted) {
@@ -84,9 +84,13 @@ function bars(table, rows, measure) {
   const threshold = Object.entries(table.settings ?? {}).find(([name, value]) => name.endsWith("threshold") && isNumber(value));
   const limit = threshold === undefined ? null : Number(threshold[1]);
   const shown = [...rows].sort((one, other) => Number(other.data[measure]) - Number(one.data[measure])).slice(0, MOST_BARS);
-  const greatest = Math.max(...shown.map((row) => Number(row.data[measure])), 1e-9);
-  const most = limit === null ? greatest : Math.max(limit * 1.25, Math.min(greatest, limit * MOST_TIMES));
-  const percent = (value) => `${Math.min(100, Math.max(0, (100 * Number(value)) / most))}%`;
+  const values = shown.map((row) => Number(row.data[measure]));
+  const greatest = Math.max(...values, 1e-9);
+  const isLog = limit !== null && limit > 0 && greatest > limit * MOST_TIMES;
+  const most = limit === null || isLog ? greatest : Math.max(limit * 1.25, greatest);
+  const least = Math.min(limit ?? most, ...values.filter((one) => one > 0)) / 2; // so that the smallest bar is visible
+  const share = (value) => (isLog ? Math.log(Math.max(value, least) / least) / Math.log(most / least) : Math.max(0, value) / most);
+  const percent = (value) => `${100 * share(Number(value))}%`;
   const items = shown.map((row) => {
     const value = row.data[measure];
     const isOver = limit !== null && Number(value) >= limit;
@@ -99,7 +103,6 @@ function bars(table, rows, measure) {
       el("span", { class: "number" }, exact(value), isOver ? el("span", { class: "badge behind" }, "over") : null),
     );
   });
-  const isCut = greatest > most ? `; bars end at ${MOST_TIMES} times that` : "";
-  const about = limit === null ? words(measure) : `${words(measure)}, with the threshold of ${threshold[1]} marked${isCut}`;
+  const about = limit === null ? words(measure) : `${words(measure)}${isLog ? " (logarithmic scale)" : ""}, with the threshold of ${threshold[1]} marked`;
   return still(el("figure", {}, el("figcaption", { class: "muted" }, about), el("ul", { class: "bars" }, ...items)));
 }

@@ -145,18 +145,18 @@ function lastTry(which) {
 
 /** The three buttons, and the last dry run's result; `body` selects the dead letters, and `what` describes them. */
 export function actionButtons(body, what, isNone, again, which = JSON.stringify(body)) {
-  const done = (ended) => {
+  const done = (ended, isDryRun) => {
     const { asked, wouldPass } = ended.result ?? {};
-    if (wouldPass !== undefined) {
+    if (isDryRun && wouldPass !== undefined) {
       tried.set(which, { at: clock(new Date()).slice(11), what: `${count(wouldPass)} of ${count(asked)}` });
-    } else {
+    } else if (!isDryRun) {
       tried.clear(); // other letters are open now
     }
     again();
   };
   const run = async (dialog) => {
     const ended = await confirmed(dialog);
-    ended === null || done(ended);
+    ended === null || done(ended, dialog.body.dryRun === true);
   };
   const button = (verb, key, dialog, isDangerous = false) =>
     el(

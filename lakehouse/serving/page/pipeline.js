@@ -1,4 +1,4 @@
-// A stream's path from its topics to Kafka and Redis, drawn once and then updated.
+// A stream's path from its topics to its stores, drawn once and then updated.
 
 import { el, fit, say, svg } from "./dom.js";
 import { briefly, clock, compact, count, rate } from "./format.js";
@@ -15,40 +15,44 @@ const NODES = [
   { id: "silver", title: "Silver" },
   { id: "letters", title: "Dead letters" },
   { id: "gold", title: "Gold" },
-  { id: "kafka", title: "Kafka" },
-  { id: "redis", title: "Redis" },
+];
+const STORES = [
+  { name: "kafka", label: "Kafka" },
+  { name: "redis", label: "Redis" },
 ];
 const EDGES = [
   { id: "bronze", from: "topic", to: "bronze" },
   { id: "silver", from: "bronze", to: "silver" },
   { id: "refused", from: "silver", to: "letters" },
   { id: "gold", from: "silver", to: "gold" },
-  { id: "export", from: "gold", to: "kafka" },
-  { id: "redis", from: "gold", to: "redis" },
 ];
 const WIDE = {
   width: 1120,
-  height: 226,
   node: [160, 102],
-  at: { topic: [0, 2], bronze: [240, 2], silver: [480, 2], letters: [480, 122], gold: [720, 2], kafka: [960, 2], redis: [960, 122] },
+  at: { topic: [0, 2], bronze: [240, 2], silver: [480, 2], letters: [480, 122], gold: [720, 2] },
+  storeAt: (index) => [960, 2 + 120 * index],
   label: { bronze: [200, 40], silver: [440, 40], gold: [680, 40], export: [920, 40] },
 };
 const TALL = {
   width: 340,
-  height: 796,
   node: [164, 102],
-  at: { topic: [0, 2], bronze: [0, 174], silver: [0, 346], letters: [176, 346], gold: [0, 518], kafka: [0, 690], redis: [176, 690] },
+  at: { topic: [0, 2], bronze: [0, 174], silver: [0, 346], letters: [176, 346], gold: [0, 518] },
+  storeAt: (index) => [176 * (index % 2), 690 + 120 * Math.floor(index / 2)],
   label: { bronze: [94, 130], silver: [94, 302], gold: [94, 474], export: [94, 646] },
 };
 const narrow = matchMedia("(max-width: 1000px)");
 
-/** Draw a pipeline; `open(layer)` is called for the selected node. Returns the drawing's node, `update` and `close`. */
+/**
+ * Draw a pipeline; `open(layer, title)` is called for the selected node. Returns the drawing's node, `update`,
+ * `exportTo`, which takes the stores, and `close`.
+ */
 export function pipeline(name, open) {
   const node = el("div", { class: "pipeline" });
   let drawing = null;
   let last = null;
+  let stores = STORES;
   const draw = () => {
-    drawing = drawn(name, narrow.matches ? TALL : WIDE, open);
+    drawing = drawn(name, narrow.matches ? TALL : WIDE, stores, open);
     node.replaceChildren(drawing.node);
     if (last !== null) {
       fill(drawing, ...last);
@@ -62,21 +66,30 @@ export function pipeline(name, open) {
       last = [stream, now];
       fill(drawing, stream, now);
     },
+    exportTo(found) {
+      if (JSON.stringify(found) !== JSON.stringify(stores)) {
+        stores = found;
+        draw();
+      }
+    },
     close: () => narrow.removeEventListener("change", draw),
   };
 }
 
-function drawn(name, plan, open) {
+function drawn(name, plan, stores, open) {
   const texts = {};
   const [width, height] = plan.node;
-  const nodes = NODES.map(({ id, title }) => {
-    const [x, y] = plan.at[id];
+  const at = { ...plan.at, ...Object.fromEntries(stores.map((one, index) => [`to ${one.name}`, plan.storeAt(index)])) };
+  const all = [...NODES, ...stores.map((one) => ({ id: `to ${one.name}`, title: one.label }))];
+  const bottom = Math.max(...Object.values(at).map(([, y]) => y)) + height + 2;
+  const nodes = all.map(({ id, title }) => {
+    const [x, y] = at[id];
     texts[id] = Array.from({ length: LINES }, (_none, line) => svg("text", { x: PADDING, y: 42 + line * 17, class: "line" }));
-    const choose = () => open(id);
+    const choose = () => open(id, title);
     return svg(
       "g",
       {
-        class: `node ${id}`,
+        class: `node ${id.replace(" ", "-")}`,
         transform: `translate(${x + 1} ${y})`,
         tabindex: "0",
         role: "button",
@@ -96,7 +109,8 @@ function drawn(name, plan, open) {
     );
   });
   const edges = {};
-  for (const { id, from, to } of EDGES) {
+  const exports = stores.map((one, index) => ({ id: index === 0 ? "export" : one.name, from: "gold", to: `to ${one.name}` }));
+  for (const { id, from, to } of [...EDGES, ...exports]) {
     const label = plan.label[id];
     const records = svg("text", { class: "records" });
     const waits = svg("text", { class: "waits" });
@@ -109,7 +123,7 @@ function drawn(name, plan, open) {
         one.setAttribute("text-anchor", isWide ? "middle" : "start");
       });
     }
-    const path = svg("path", { d: way(plan, from, to), "marker-end": `url(#tip-${name})` });
+    const path = svg("path", { d: way(plan, at[from], at[to]), "marker-end": `url(#tip-${name})` });
     edges[id] = { records, waits, mark, group: svg("g", { class: "edge" }, path, records, waits, mark) };
   }
   const tip = svg(
@@ -119,22 +133,23 @@ function drawn(name, plan, open) {
   );
   const node = svg(
     "svg",
-    { viewBox: `0 0 ${plan.width} ${plan.height}`, role: "group", "aria-label": `Pipeline of ${name}`, class: plan === WIDE ? "wide" : "tall" },
+    { viewBox: `0 0 ${plan.width} ${bottom}`, role: "group", "aria-label": `Pipeline of ${name}`, class: plan === WIDE ? "wide" : "tall" },
     svg("defs", {}, tip),
     ...Object.values(edges).map((one) => one.group),
     ...nodes,
   );
-  return { node, texts, edges, room: width - 2 * PADDING };
+  return { node, texts, edges, stores, room: width - 2 * PADDING };
 }
 
-function way(plan, from, to) {
+function way(plan, [fromX, fromY], [toX, toY]) {
   const [width, height] = plan.node;
-  const [fromX, fromY] = plan.at[from];
-  const [toX, toY] = plan.at[to];
   const right = fromX + width;
   const middle = fromY + height / 2;
   if (fromY === toY) {
     return `M${right} ${middle}H${toX - 1}`;
+  }
+  if (plan === TALL && toY > fromY + 2 * height) {
+    return `M${right} ${middle}H${right + 6}V${toY + height / 2}H${toX === fromX ? right + 1 : toX - 1}`; // past the first stores
   }
   if (fromX === toX) {
     return `M${fromX + width / 2} ${fromY + height}V${toY - 1}`;
@@ -146,15 +161,15 @@ function way(plan, from, to) {
   return `M${right} ${middle}H${x}V${toY - 1}`;
 }
 
-function fill({ texts, edges, room }, stream, now) {
-  for (const [id, lines] of Object.entries(told(stream, now))) {
+function fill({ texts, edges, stores, room }, stream, now) {
+  for (const [id, lines] of Object.entries(told(stream, stores, now))) {
     const kept = lines.filter((one) => one !== null);
     texts[id].forEach((text, index) => fit(text, kept[index] ?? "", room));
   }
   const longest = stream.waiting?.seconds > 0 ? stream.waiting.layer : null;
   // A wait within the limit is not a bottleneck.
   const isLate = LATE.has(stream.health.word);
-  for (const id of LAYERS) {
+  for (const id of LAYERS.filter((one) => edges[one] !== undefined)) {
     const { records, waits, mark, group } = edges[id];
     const backlog = stream.backlogs.find((one) => one.layer === id);
     const isKnown = backlog !== undefined && backlog.records !== null;
@@ -167,7 +182,8 @@ function fill({ texts, edges, room }, stream, now) {
   }
 }
 
-function told(stream, now) {
+function told(stream, stores, now) {
+  const gate = stream.gate === null ? null : stream.gate.isOpen ? "gate open" : "gate closed";
   const topics = [...new Set(stream.partitions.map((one) => one.topic))];
   const newest = stream.eventTimes.map((one) => one.watermark).sort()[0];
   return {
@@ -181,8 +197,7 @@ function told(stream, now) {
     ],
     letters: [stream.openLetters === null ? "being counted" : `${count(stream.openLetters)} open`],
     gold: layer(stream, "gold", now),
-    kafka: exported(stream, now),
-    redis: [stream.gate === null ? null : stream.gate.isOpen ? "gate open" : "gate closed", ...exported(stream, now)],
+    ...Object.fromEntries(stores.map(({ name }) => [`to ${name}`, [exported(stream, name, now), gate]])),
   };
 }
 
@@ -201,11 +216,10 @@ function rowRate(stream, name) {
   return rate(perSecond(stream.name, rows), "rows");
 }
 
-function exported(stream, now) {
-  const stores = lacking(stream);
+function exported(stream, store, now) {
   const passed = writtenAgoS(stream, now, "export");
   const sent = passed === null ? "nothing sent yet" : `sent ${briefly(passed)} ago`;
-  return [stores.length > 0 ? `${stores.join(", ")}: rows are missing` : sent];
+  return lacking(stream).includes(store) ? "rows are missing" : sent;
 }
 
 function partitions(stream) {

@@ -2,6 +2,7 @@
 
 import { badge, el, exact, moment, table } from "./dom.js";
 import { camel, words } from "./format.js";
+import { sortable } from "./sorting.js";
 
 const TIME = /^ts$|(At|Time|Start|End)$/;
 const COORDINATES = new Set(["partition", "offset"]);
@@ -38,8 +39,8 @@ export function rowsTable(described, rows) {
     ...(says ? [row.isFinal === null ? "" : badge(row.isFinal ? "final" : "provisional")] : []),
   ]);
   const headings = [...described.key, ...others, ...(says ? ["state"] : [])].map(words);
-  const list = table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row matches." });
-  return rows.length > MOST ? [list, el("p", { class: "muted" }, `Only the newest ${MOST} are listed.`)] : [list];
+  const list = sortable(table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row matches." }));
+  return rows.length > MOST ? [list, el("p", { class: "muted" }, `Only the newest ${MOST} are listed and sorted.`)] : [list];
 }
 
 /** Whether a value is a number, including one that a double cannot represent. */

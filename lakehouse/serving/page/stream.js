@@ -1,6 +1,6 @@
 // One stream: its health, the drawing of its pipeline, a record in it, its history, steps, events and settings.
 
-import { askIfThere, query } from "./api.js";
+import { askIfThere, declared, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { finder } from "./finding.js";
@@ -13,12 +13,12 @@ import { briefReason, failing, isUnrun, lacking, tablesOf, troubles } from "./st
 
 export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
-  const [said, head, facts, steps, settings] = ["", "lead", "facts", "", ""].map((kind) => el("div", { class: kind || null }));
+  const [said, head, facts, steps, settings] = ["", "lead", "facts", "steps", "settings"].map((kind) => el("div", { class: kind || null }));
   const details = drawer(name);
   const past = pastOf(name);
   const records = finder(name);
   const events = happeningsOf(name);
-  const drawn = pipeline(name, (layer) => details.open(layer));
+  const drawn = pipeline(name, details.open);
   const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), records.node, past.node, steps, events.node, settings);
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
   const update = () => {
@@ -43,6 +43,7 @@ export function open(root, parameters, name) {
   const off = on("status", update);
   update();
   records.update(parameters.record);
+  declared().then((all) => drawn.exportTo(all.find((one) => one.name === name)?.stores ?? []), () => {});
   settingsOf(name).then((found) => renew(settings, ...found));
   return {
     update: (changed) => records.update(changed.record),

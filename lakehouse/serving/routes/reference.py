@@ -43,7 +43,7 @@ _NOT_HERE = re.compile(r'\s*<(\w+) id="(?:pulse|forget|zone)".*</\1>')
 
 @dataclass(frozen=True)
 class _Examples:
-    """Examples of operations at a base URL; `values` contains parameters, and `schemas` OpenAPI's components."""
+    """Examples of operations at a base URL, made of parameters' values and of the bodies' schemas."""
 
     base: str
     values: Mapping[str, Any]

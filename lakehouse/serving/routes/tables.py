@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
 
+from lakehouse.common.errors import SettingsError
 from lakehouse.common.signatures import keyword, sign
 from lakehouse.engine.progress.finality import made_with
 from lakehouse.serving import parameters
@@ -21,6 +22,8 @@ from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.parameters import Cursor, Limit
 from lakehouse.serving.reading.gold import RowSelection, is_time, sorted_by
 from lakehouse.serving.reading.lookups import Lookups, Said
+from lakehouse.settings import Settings
+from lakehouse.sinks import registry as sinks
 from lakehouse.streams.definition import MergedTable, Stream
 from lakehouse.streams.messages.layout import Row
 
@@ -36,14 +39,17 @@ End = Annotated[str | None, Query(max_length=64, description=f"Only rows before 
 Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that come first.")]
 
 
-def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
-    """Return the routes for the gold tables of all streams."""
+def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> APIRouter:
+    """Return the routes for the gold tables of all streams. The settings configure the stores."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
-    described = [_described(stream) for stream in streams]
+    described = [_described(stream, settings) for stream in streams]
 
     @routes.get("/streams")
     async def list_streams() -> Response:
-        """Return all streams with their gold tables, and the parameters of each table."""
+        """Return all streams with their stores and gold tables, and the parameters of each table.
+
+        `stores` contains the stores that the stream's gold tables are exported to, as configured.
+        """
         return plain({"streams": described})
 
     for stream in streams:
@@ -179,9 +185,20 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
     return Annotated[text, Query(min_length=1, max_length=_MOST_TEXT, description=about)]
 
 
-def _described(stream: Stream) -> dict[str, Any]:
+def _described(stream: Stream, settings: Settings) -> dict[str, Any]:
     tables = [_described_table(table) for table in stream.tables]
-    return {"name": stream.name, "tables": tables}
+    return {"name": stream.name, "stores": _stores(stream, settings), "tables": tables}
+
+
+def _stores(stream: Stream, settings: Settings) -> list[dict[str, str]]:
+    """Return the name and label of each store that a stream is exported to, Kafka first."""
+    has_topic = any(table.export.topic for table in stream.tables)
+    try:
+        kinds = sinks.needed_by([stream], settings)
+    except SettingsError:  # a run refuses these settings
+        kinds = [kind for kind in sinks.BUILT_IN if kind.is_set(settings)]
+    stores = [*([sinks.LEAD] if has_topic else []), *kinds]
+    return [{"name": one.name, "label": one.label} for one in stores]
 
 
 def _described_table(table: MergedTable) -> dict[str, Any]:
