@@ -30,6 +30,7 @@ SIZES = ((1300, 620), (700, 900), (390, 800))
 VIEWS = {
     "overview": ("#/", ".streams tbody tr"),
     "stream": ("#/streams/metrics", ".pipeline text.line"),
+    "record": ("#/streams/sales?record=sales-events-v1/0/5", ".find h3"),
     "letters": ("#/letters?status=", "td .badge"),
     "letter": ("", "pre.lines"),
     "series": ("#/gold/metrics_1m", ".uplot"),
