@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from lakehouse.engine.records.dead_letters import RULES
 from lakehouse.operations.alerts.beats import BeatCollector, Beats
+from lakehouse.operations.quality.pages import site
 from lakehouse.operations.quality.subjects import subjects
 from lakehouse.operations.telemetry import Observer
 from lakehouse.serving import problems
@@ -24,10 +25,10 @@ from lakehouse.serving.reading.redis import TIMEOUT_S, Live
 from lakehouse.serving.routes import changes as changes_api
 from lakehouse.serving.routes import checks as ops_api
 from lakehouse.serving.routes import commands as actions_api
+from lakehouse.serving.routes import data_docs, reference
 from lakehouse.serving.routes import dead_letters as letters_api
 from lakehouse.serving.routes import metrics as metrics_api
 from lakehouse.serving.routes import records as records_api
-from lakehouse.serving.routes import reference
 from lakehouse.serving.routes import session as session_api
 from lakehouse.serving.routes import settings as settings_api
 from lakehouse.serving.routes import status as watch_api
@@ -102,7 +103,9 @@ def make_app(
     app.include_router(letters_api.router(lookups, letters, Names(names, topics, RULES)))
     search = RecordSearch(streams, settings, gold, letters)
     app.include_router(records_api.router(lookups, search, observer))
-    app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)]))
+    pages = site(settings.home)
+    app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)], pages))
+    app.include_router(data_docs.router(pages))
     app.include_router(watch_api.router(lookups, ops, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(telemetry_api.router(metrics.registry, look))

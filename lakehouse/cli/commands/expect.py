@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from lakehouse.common.events import Kind, note
 from lakehouse.common.extras import needed
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
+from lakehouse.operations.quality.pages import context_directory, site
 
 if TYPE_CHECKING:
     from lakehouse.operations.quality.report import Finding, TableReport
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_DIRECTORY = "expectations"
 _RUNS = 30
 _ERROR = 2
 
@@ -92,7 +91,7 @@ def expect(
         echo_json([report.as_json() for report in reports])
     else:
         _print(reports, console)
-        console.print(f"pages: {_docs(settings)}", soft_wrap=True)
+        console.print(f"pages: {site(settings.home) / 'index.html'}", soft_wrap=True)
     if any(report.has_errors for report in reports):
         raise typer.Exit(_ERROR)
     if any(report.failed for report in reports):
@@ -116,7 +115,7 @@ def _check(
 ) -> list[TableReport]:
     checking = _checking()
     progress = Console(stderr=True)
-    context = checking.make_context(str(settings.home / _DIRECTORY))
+    context = checking.make_context(str(context_directory(settings.home)))
     reports = []
     for subject in wanted:
         suite = checking.suite_of(subject)
@@ -151,11 +150,6 @@ def _note(run_id: str, reports: Sequence[TableReport]) -> None:
         f"expectations of {len(reports)} table{'s' * (len(reports) != 1)}: {summary(reports)}",
         details={"run_id": run_id, "success": not failed, "broken": broken},
     )
-
-
-def _docs(settings: Settings) -> Path:
-    site = settings.home / _DIRECTORY / "gx" / "uncommitted" / "data_docs" / "local_site"
-    return site / "index.html"
 
 
 def _print(reports: Sequence[TableReport], console: Console) -> None:

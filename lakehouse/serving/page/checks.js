@@ -26,7 +26,7 @@ export function open(root) {
   const looks = new Map([
     ["ops.gates", () => tell(gates, "Gates", async () => [(await ask("/api/v1/gates")).gates, await declared()], drawnGates)],
     ["ops.events", () => tell(audit, "Audit", () => askIfThere("/api/v1/audit"), (found) => drawnAudit(found, again))],
-    ["ops.expectation_results", () => tell(suites, "Suites", () => ask("/api/v1/expectations"), (found) => drawnSuites(found.expectations, again))],
+    ["ops.expectation_results", () => tell(suites, "Suites", () => ask("/api/v1/expectations"), (found) => drawnSuites(found, again))],
   ]);
   const again = () => looks.forEach((look) => look());
   again();
@@ -91,13 +91,14 @@ function auditBadge(differences, notCompared) {
   return notCompared.length > 0 ? badge("incomplete", "behind") : badge("clean", "well");
 }
 
-function drawnSuites(found, again) {
+function drawnSuites({ expectations: found, dataDocs }, again) {
   const button = runNow("Run the suites now", "expect", "Run every suite on the current tables?", "The findings are stored in ops.expectation_results.", again);
   const names = [...new Set(found.map((one) => one.table))].sort();
   if (names.length === 0) {
     return [el("p", { class: "muted" }, "No suite has run yet."), button];
   }
-  return [button, ...names.flatMap((name) => drawnSuite(name, found.filter((one) => one.table === name)))];
+  const pages = dataDocs === null ? null : el("p", {}, el("a", { href: dataDocs.slice(1) }, "Data Docs"), " of all runs, as pages");
+  return [button, pages, ...names.flatMap((name) => drawnSuite(name, found.filter((one) => one.table === name)))];
 }
 
 function drawnSuite(name, results) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -13,6 +14,7 @@ from lakehouse.serving.parameters import Page, iso
 from lakehouse.serving.reading.delta import Found
 from lakehouse.serving.reading.events import Ops
 from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.routes.data_docs import INDEX
 from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.streams.messages.layout import Row
 
@@ -21,8 +23,11 @@ TableName = Annotated[
 ]
 
 
-def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
-    """Return the routes for ops.gates and ops.expectation_results; `tables` names those with suites."""
+def router(lookups: Lookups, ops: Ops, tables: Collection[str], site: Path) -> APIRouter:
+    """Return the routes for ops.gates and ops.expectation_results.
+
+    `tables` names those with suites, and `site` is the directory of the Data Docs.
+    """
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
@@ -34,13 +39,19 @@ def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
 
     @routes.get("/expectations")
     async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
-        """Return the expectation results from the latest check of each table."""
+        """Return the expectation results from the latest check of each table.
+
+        `dataDocs` is the path of the pages that `lakehouse expect` has written in this server's `home`, or
+        null if there are none.
+        """
         found = await lookups.scan(ops.results)
         if table is not None:
             known = {*tables, *(row["table"] for row in found.value)}
             refuse_unknown("table", [table], known, "table")
         rows, following = page.of("findings", [row for row in found.value if table in (None, row["table"])])
-        return answered(request, _origin(found), {"expectations": list(map(_result, rows)), **following})
+        pages = INDEX if (site / "index.html").is_file() else None
+        told = {"expectations": list(map(_result, rows)), "dataDocs": pages, **following}
+        return answered(request, _origin(found), told)
 
     return routes
 
