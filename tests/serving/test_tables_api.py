@@ -80,6 +80,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
         "time": "window_start",
         "windowSeconds": 60,
         "fields": list(METRICS_1M.export.value.values),
+        "columns": {},
         "settings": {"streams.metrics.quantile_k": "1600", "grace_s": "60"},
         "links": {which: f"/api/v1/tables/metrics_1m/{which}" for which in ("row", "latest", "rows")},
     }
@@ -215,6 +216,29 @@ def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClien
         if cursor is None:
             break
     assert seen == list(range(1, 12))
+
+
+def test_rows_have_the_columns_that_their_message_lacks(client: TestClient, lake: ServedLake) -> None:
+    row = {"product": "tea", "value": Decimal(2000), "crossing": 2, "event_time": at(NOON_MS)}
+    lake.write(SALES_NOTIFICATIONS, [row | {"partition": 0, "offset": 7}])
+    closed = {"closed_at": at(NOON_MS + 1), "analytics_events": 3}
+    lake.write(CALL_RECORDS, [call("ada", "bob", **closed)])
+
+    (found,) = get(client, "sales_notifications/rows")["rows"]
+    assert found["data"] == {"product": "tea", "value": 2000}
+    assert found["columns"] == {"crossing": 2, "event_time": NOON_MS}
+    (found,) = get(client, "call_records/rows")["rows"]
+    assert found["columns"] == {
+        "analytics_events": 3,
+        "metrics_events": None,
+        "last_event_time": NOON_MS + 1000,
+        "closed_at": NOON_MS + 1,
+        "was_closed": True,
+    }
+    streams = client.get("/api/v1/streams").json()["streams"]
+    tables = {table["name"]: table["columns"] for stream in streams for table in stream["tables"]}
+    assert tables["sales_notifications"] == {"crossing": "long", "event_time": "timestamp"}
+    assert tables["product_sales"] == {"reached": "timestamp", "made_anew": "boolean"}
 
 
 def test_a_page_of_large_rows_has_fewer_of_them_and_leads_to_the_others(

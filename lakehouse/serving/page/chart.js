@@ -138,7 +138,7 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [],
 }
 
 function options(place, series, filled, shown, windowSeconds, height) {
-  const [muted, line, shade] = ["--muted", "--line", "--shade"].map(colour);
+  const [muted, line, shade, surface] = ["--muted", "--line", "--shade", "--surface"].map(colour);
   const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
   return {
     width: Math.max(200, place.clientWidth),
@@ -148,7 +148,7 @@ function options(place, series, filled, shown, windowSeconds, height) {
     axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
     series: [
       { label: zone(), value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
-      ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one })),
+      ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one, points: { fill: surface, ...one.points } })),
     ],
     bands: filled,
     cursor: { drag: { x: true, y: false } },

@@ -115,6 +115,11 @@ export function scrolling(caption, inner) {
   return el("div", { class: "table" }, el("p", { class: "hint" }, "More columns: scroll to the right →"), scrolls);
 }
 
+/** A message of this project as nodes, with what is in backticks as code. */
+export function prose(text) {
+  return text.split("`").map((part, index) => (index % 2 === 0 ? part : el("code", {}, part)));
+}
+
 /** The text that stands for data until it arrives. */
 export function loading(what) {
   return el("p", { class: "muted" }, `Loading ${what} …`);

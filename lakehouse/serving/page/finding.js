@@ -16,7 +16,7 @@ export function address(stream, { topic, partition, offset }) {
 export function finder(stream) {
   const input = el("input", { name: "record", key: "i:record", placeholder: "TOPIC/PARTITION/OFFSET or id", autocomplete: "off", spellcheck: "false", maxlength: 1000 });
   const place = el("div", { "aria-live": "polite" });
-  const form = el("form", { class: "filters", role: "search" }, field("Kafka coordinates, or the record's or its dead letter's id", input), el("button", { type: "submit" }, "Find"));
+  const form = el("form", { class: "filters", role: "search" }, field("Kafka coordinates, or the id of the record or its dead letter", input), el("button", { type: "submit" }, "Find"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     location.hash = query(`#/streams/${encodeURIComponent(stream)}`, { record: input.value.trim() });
@@ -61,7 +61,8 @@ function drawn({ topic, partition, offset, streams }) {
         ["", "sent", sent(one.sent)],
       ]),
     ];
-    return [el("h3", {}, `${place} in ${stream}`), table(`${place} in ${stream}`, ["table", "record", "detail"], rows)];
+    const shown = rows.map(([name, state, detail]) => [name, state, el("span", { class: "message" }, detail)]);
+    return [el("h3", {}, `${place} in ${stream}`), table(`${place} in ${stream}`, ["table", "record", "detail"], shown)];
   });
 }
 

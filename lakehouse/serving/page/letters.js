@@ -58,7 +58,7 @@ export function open(root, parameters) {
         return; // the filters have changed since
       }
       head(streams, rules);
-      swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, now), shapes.node);
+      swap(counts, shapes.node, el("h2", {}, "By rule"), countTable(counted.counts, now));
       shapes.update(now, filters);
       swap(list, el("h2", {}, "Letters"), actions(now, filters, counted.counts, again), ...listing(found.letters, now), pages(found));
     } catch (problem) {

@@ -1,7 +1,7 @@
 // The firing alerts, a one-sentence summary of all streams, and the table of streams.
 
 import { askIfThere, query } from "./api.js";
-import { badge, el, exact, renew } from "./dom.js";
+import { badge, el, exact, prose, renew } from "./dom.js";
 import { dated } from "./format.js";
 import { live, on } from "./live.js";
 import { troubles } from "./states.js";
@@ -66,7 +66,7 @@ function firing({ found, problem }) {
   const items = found.alerts.filter((one) => one.state === "firing").map(alertItem);
   const list = items.length === 0 ? [] : [el("ul", { "aria-label": "Firing alerts" }, ...items)];
   if (found.isEvaluated === false) {
-    return el("div", {}, el("p", { class: "trouble" }, sentence(found.reason)), ...list);
+    return el("div", {}, el("p", { class: "trouble" }, ...prose(sentence(found.reason))), ...list);
   }
   return list[0] ?? plain("No alert is firing.");
 }

@@ -1,4 +1,4 @@
-// Gold rows as a table: the key, whether the row is final, and every field of its message.
+// Gold rows as a table: the key, every field of the message, the columns that the message lacks, and whether the row is final.
 
 import { badge, el, exact, moment, table } from "./dom.js";
 import { camel, words } from "./format.js";
@@ -17,9 +17,9 @@ export function groupOf(described) {
   return described.key.filter((column) => column !== described.time && !COORDINATES.has(column));
 }
 
-/** A row's time in epoch milliseconds: from its key, or from its message. */
+/** A row's time in epoch milliseconds: from its key, its message, or its other columns. */
 export function timeOf(described, row) {
-  return Number(row.key[described.time] ?? row.data[camel(described.time)]);
+  return Number(row.key[described.time] ?? row.data[camel(described.time)] ?? row.columns[described.time]);
 }
 
 /** The fields of a table's messages that are neither times nor part of its key. */
@@ -33,12 +33,14 @@ export function rowsTable(described, rows) {
   const says = rows.some((row) => row.isFinal !== null);
   const shown = rows.slice(0, MOST);
   const numeric = others.filter((name) => !isTimeField(name) && areNumbers(shown.map((row) => row.data[name])));
+  const columns = Object.entries(described.columns);
   const cells = shown.map((row) => [
     ...described.key.map((column) => (isTimeField(camel(column)) ? moment(row.key[column]) : text(row.key[column]))),
     ...others.map((name) => value(name, row.data[name], numeric.includes(name))),
+    ...columns.map(([name, type]) => other(row.columns[name], type)),
     ...(says ? [row.isFinal === null ? "" : badge(row.isFinal ? "final" : "provisional")] : []),
   ]);
-  const headings = [...described.key, ...others, ...(says ? ["state"] : [])].map(words);
+  const headings = [...described.key, ...others, ...columns.map(([name]) => name), ...(says ? ["state"] : [])].map(words);
   const list = sortable(table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row matches." }));
   return rows.length > MOST ? [list, el("p", { class: "muted" }, `Only the newest ${MOST} are listed and sorted.`)] : [list];
 }
@@ -59,6 +61,11 @@ function value(name, found, numeric) {
     return "";
   }
   return isTimeField(name) ? moment(found) : numeric ? exact(found) : text(found);
+}
+
+/** A column that the message lacks, by its type in SQL. */
+function other(found, type) {
+  return found === null ? "" : type === "timestamp" ? moment(found) : ["long", "integer"].includes(type) ? exact(found) : text(found);
 }
 
 function text(found) {

@@ -1,12 +1,12 @@
 // Facts that several views derive from the status: unknown values, rates, and the last write of each layer.
 
-import { el } from "./dom.js";
+import { el, prose } from "./dom.js";
 import { dated } from "./format.js";
 import { live, perSecond } from "./live.js";
 
 /** Notices about missing data: no status, an old status, or an unreadable lake or broker. */
 export function troubles() {
-  const notice = (text) => el("p", { class: "notice" }, text);
+  const notice = (text) => el("p", { class: "notice" }, ...prose(text));
   if (live.isMissing) {
     return [notice("This server has no /api/v1/status, so health and backlog are unknown.")];
   }

@@ -123,9 +123,9 @@ async function settingsOf(name) {
   try {
     const found = await askIfThere(query("/api/v1/settings", { stream: name }));
     const rows = (found?.settings ?? []).map((one) => [
-      el("code", {}, one.key),
-      one.value === "" ? UNKNOWN : el("code", {}, typeof one.value === "string" ? one.value : JSON.stringify(one.value)),
-      one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", {}, one.from),
+      el("code", { class: "whole" }, one.key),
+      one.value === "" ? UNKNOWN : el("code", { class: "message" }, typeof one.value === "string" ? one.value : JSON.stringify(one.value)),
+      one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", { class: "whole" }, one.from),
     ]);
     const about = el("p", { class: "muted" }, "As this server has read them when it started; secrets are masked.");
     return [title, table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];

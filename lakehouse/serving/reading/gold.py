@@ -9,12 +9,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import AtomicType, BinaryType, TimestampType
 
 from lakehouse.serving.reading import delta
 from lakehouse.serving.reading.delta import FirstRows, Order, Snapshot, Table
 from lakehouse.storage.tables.specs import path_of
-from lakehouse.streams.definition import MergedTable
+from lakehouse.streams.definition import GoldTable, MergedTable
 from lakehouse.streams.messages.layout import Equals, OfColumns, Row
 
 _MILLI = 1000
@@ -101,6 +101,22 @@ def columns_of(table: MergedTable) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*table.keys, *time, *named, *final)))
 
 
+def others_of(table: MergedTable) -> tuple[str, ...]:
+    """Return the table's columns that its messages lack, except its key and columns that only a fold needs.
+
+    Binary and nested columns are also left out.
+    """
+    known = {name for value in table.export.value.values.values() for name in value.columns}
+    known |= {*table.keys, *(() if table.final is None else (table.final.column,))}
+    state = table.state if isinstance(table, GoldTable) else None
+    known |= set(() if state is None else state.columns)
+    return tuple(
+        one.name
+        for one in table.schema
+        if one.name not in known and isinstance(one.dataType, AtomicType) and one.dataType != BinaryType()
+    )
+
+
 def sorted_by(table: MergedTable) -> tuple[str, ...]:
     """Return the columns by which pages are sorted: the row's time, then its key."""
     time = () if table.time_columns is None else table.time_columns[:1]
@@ -171,7 +187,8 @@ def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int)
     conditions = _matches(table, span.where or {}) + _between(table, span.start_us, span.end_us)
     direction: Literal["ascending", "descending"] = "descending" if span.newest_first else "ascending"
     order = Order(dict.fromkeys(sorted_by(table), direction), span.after)
-    return delta.first_rows(snapshot, columns_of(table), conditions, order=order, most=most)
+    columns = tuple(dict.fromkeys((*columns_of(table), *others_of(table))))
+    return delta.first_rows(snapshot, columns, conditions, order=order, most=most)
 
 
 def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:

@@ -1,7 +1,8 @@
 """`/api/v1`: every gold table of every stream, with routes generated from the declarations.
 
 Parameters have the names of the SQL columns. Times are epoch milliseconds or ISO 8601. Rows are returned as
-exported messages. `row` and `rows` also return the key of each row.
+exported messages. `row` and `rows` also return the key of each row, and `rows` the columns that its message
+lacks, with times in epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,7 +22,7 @@ from lakehouse.engine.progress.finality import made_with
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.parameters import Cursor, Limit
-from lakehouse.serving.reading.gold import RowSelection, is_time, sorted_by
+from lakehouse.serving.reading.gold import RowSelection, is_time, others_of, sorted_by
 from lakehouse.serving.reading.lookups import Lookups, Said
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry as sinks
@@ -128,8 +130,21 @@ async def _answer_page(
 
 
 def _row(table: MergedTable, said: Said) -> str:
-    key = json.dumps(_key(table, said.row or {}), ensure_ascii=False, separators=(",", ":"))
-    return f'{{"key":{key},"isFinal":{json.dumps(said.is_final)},"data":{said.message}}}'
+    row = said.row or {}
+    others = {name: _other(table, name, row[name]) for name in others_of(table)}
+    key, columns = (
+        json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in (_key(table, row), others)
+    )
+    return f'{{"key":{key},"isFinal":{json.dumps(said.is_final)},"data":{said.message},"columns":{columns}}}'
+
+
+def _other(table: MergedTable, name: str, value: Any) -> Any:
+    """Return a column's value as JSON, with times in epoch ms and exact or infinite numbers as text."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if is_time(table, name):
+        return value // 1000
+    return value if isinstance(value, int) or (isinstance(value, float) and isfinite(value)) else str(value)
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
@@ -210,6 +225,7 @@ def _described_table(table: MergedTable) -> dict[str, Any]:
         "time": None if table.time_columns is None else table.time_columns[0],
         "windowSeconds": table.window_s,
         "fields": list(table.export.value.values),
+        "columns": {name: table.schema[name].dataType.typeName() for name in others_of(table)},
         "settings": {**table.pinned_settings, **made_with(table)},
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
