@@ -91,6 +91,11 @@ COLOURS_OF_CHARTS = """[...document.querySelectorAll('.uplot')].map((one) => Obj
         row.querySelector('.u-label').textContent,
         getComputedStyle(row.querySelector('.u-marker')).borderTopColor,
     ])))"""
+NOTE_SHIFTS = """window.shifts = [];
+    new PerformanceObserver((list) => list.getEntries().filter((one) => !one.hadRecentInput).forEach((one) =>
+        window.shifts.push([one.value, ...one.sources.map(({node}) => node?.className || node?.nodeName)]))
+    ).observe({type: 'layout-shift', buffered: true})"""
+MOST_SHIFTED = 0.1  # what browsers' makers call good
 VIEWS = {
     "overview": ("#/", ".streams tbody tr"),
     "stream": ("#/streams/sales", ".pipeline text.line"),
@@ -314,6 +319,21 @@ def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
         page.click("button", "Discard")
         page.wait("document.querySelector('dialog[open]')")
         assert serious(page, axe) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_view_moves_what_it_has_shown(filled: ServedLake, page: Page, tmp_path: Path, width: int) -> None:
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=NOTE_SHIFTS)
+    page.resize(width, 900)
+    with serving(filled, tmp_path / "log") as (_, url):
+        for name, (address, there) in VIEWS.items():
+            page.go(f"{url}/page/uPlot.LICENSE")
+            page.go(f"{url}/{address}")
+            page.wait(f"document.querySelector({json.dumps(there)})")
+            page.wait("!document.querySelector('main').innerText.includes('Loading')")
+            shifts = page.run("shifts")
+            assert sum(value for value, *_ in shifts) < MOST_SHIFTED, (name, shifts)
 
 
 @pytest.mark.soak

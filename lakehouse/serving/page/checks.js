@@ -11,16 +11,25 @@ const EVERY_MS = 10000;
 const KEYS = 10;
 
 export function open(root) {
-  const parts = ["gates", "audit", "suites"].map((name) => el("section", { class: `card ${name}` }, loading(`the ${name}`)));
-  root.append(el("h1", {}, "Checks"), ...parts);
+  const parts = ["gates", "audit", "suites"].map((name) => el("section", { class: `card ${name}` }));
+  const wait = loading("the checks");
+  root.append(el("h1", {}, "Checks"), wait);
   const [gates, audit, suites] = parts;
+  let left = parts.length; // at first, the sections are drawn together, so that none moves the others
+  const waiting = [];
   const tell = async (node, title, asked, draw) => {
+    let shown;
     try {
-      const found = await asked();
-      await calm();
-      swap(node, el("h2", {}, title), ...draw(found));
+      shown = draw(await asked());
     } catch (problem) {
-      swap(node, el("h2", {}, title), el("p", { class: "trouble", role: "alert" }, problem.message));
+      shown = [el("p", { class: "trouble", role: "alert" }, problem.message)];
+    }
+    await calm();
+    waiting.push(() => swap(node, el("h2", {}, title), ...shown));
+    left -= 1;
+    if (left <= 0) {
+      wait.replaceWith(...parts);
+      waiting.splice(0).forEach((each) => each());
     }
   };
   const looks = new Map([

@@ -41,6 +41,7 @@ async function begin(root, name, state) {
   }
   const parts = Object.fromEntries(["form", "facts", "picture", "rows", "same"].map((one) => [one, el("div", { class: one })]));
   parts.facts.append(loading("the rows"));
+  parts.form.append(form(table, chosen(table, state.parameters), new Map(groupOf(table).map((column) => [column, new Set()]))));
   root.append(...Object.values(parts));
   let chart = null;
   let isBusy = false;

@@ -92,6 +92,7 @@ export function open(root, parameters) {
       }, PAUSE_MS);
     }
   });
+  swap(form, filterForm(wanted, [wanted.stream].filter(Boolean).map((name) => ({ name })), topics, [wanted.rule].filter(Boolean)), timeLinks(wanted));
   again();
   return {
     update(changed) {

@@ -32,6 +32,7 @@ export function open(root, parameters) {
       swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
     }
   };
+  swap(form, filterForm(wanted, [wanted.stream].filter(Boolean).map((name) => ({ name }))));
   again();
   const timer = setInterval(() => document.hidden || again(), EVERY_MS);
   const off = on("table", (name) => name === "ops.events" && again());
