@@ -91,6 +91,7 @@ def make_app(
         version="1",
         lifespan=lifespan,
         dependencies=[Depends(refuse_unknown_parameters)],
+        openapi_url=None,  # the reference serves it, as a route that refuses unknown parameters
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would echo the request's Host

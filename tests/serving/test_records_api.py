@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -124,7 +126,7 @@ def test_records_are_found_by_their_id_or_by_the_id_of_their_letter(
     make_client: MakeClient, lake: ServedLake
 ) -> None:
     write(lake)
-    same = {"stream": "transactions", "topic": TOPIC, "unique_id": "a7"}
+    same: dict[str, Any] = {"stream": "transactions", "topic": TOPIC, "unique_id": "a7"}
     lake.write_spec(DEAD_LETTERS, [letter(2, "late", offset=9, **same), letter(3, "late", offset=10, **same)])
     client = make_client(changes=AWAY | {"streams": {"transactions": {"unique_by": "id"}}})
 

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
+from lakehouse.serving.answers import plain
 from lakehouse.serving.routes.page import FILES
 from lakehouse.serving.security.access import EVENTS_PATH, SESSION_PATH
 from lakehouse.streams.definition import Stream
@@ -79,7 +80,7 @@ class _Examples:
 
 
 def router(app: FastAPI, streams: Sequence[Stream], topics: Sequence[str]) -> APIRouter:
-    """Return the route for the reference page. The examples name one of the streams and topics."""
+    """Return the routes for the reference and OpenAPI. The examples name one of the streams and topics."""
     routes = APIRouter(include_in_schema=False)
     head, values = _head(), _values(streams, topics)
 
@@ -91,6 +92,11 @@ def router(app: FastAPI, streams: Sequence[Stream], topics: Sequence[str]) -> AP
         examples = _Examples(str(request.base_url).rstrip("/"), values, schemas)
         page = "\n".join(_page(described, head, examples))
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+    @routes.get("/openapi.json")
+    async def openapi() -> Response:
+        """Return the description of all endpoints."""
+        return plain(app.openapi())
 
     return routes
 

@@ -212,8 +212,8 @@ def _stores(stream: Stream, settings: Settings) -> list[dict[str, str]]:
         kinds = sinks.needed_by([stream], settings)
     except SettingsError:  # a run refuses these settings
         kinds = [kind for kind in sinks.BUILT_IN if kind.is_set(settings)]
-    stores = [*([sinks.LEAD] if has_topic else []), *kinds]
-    return [{"name": one.name, "label": one.label} for one in stores]
+    lead = [{"name": sinks.LEAD.name, "label": sinks.LEAD.label}] if has_topic else []
+    return [*lead, *({"name": one.name, "label": one.label} for one in kinds)]
 
 
 def _described_table(table: MergedTable) -> dict[str, Any]:
