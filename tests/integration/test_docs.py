@@ -28,6 +28,13 @@ def runnable(page: Path) -> list[str]:
     return re.findall(r"^```sh runnable\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+def with_topics_of(block: str, settings: Settings) -> str:
+    """Return a block in which the coordinates of records have the names that the settings give the topics."""
+    for topic, name in settings.topics.items():
+        block = re.sub(rf"\b{re.escape(topic)}(?=/\d)", name, block)
+    return block
+
+
 def environment_of(settings: Settings) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")},
@@ -47,7 +54,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
 @pytest.mark.soak
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.name)
 def test_a_runnable_block_runs(page: Path, filled_lake: Settings, nameless: SparkSession) -> None:
-    for block in runnable(page):
+    for told in runnable(page):
+        block = with_topics_of(told, filled_lake)
         ended = run_block(block, environment_of(filled_lake), nameless, TIMEOUT_S)
         assert ended.returncode == 0, f"{block}{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
 
