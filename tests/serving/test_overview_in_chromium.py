@@ -35,6 +35,26 @@ REASONS = """[...document.querySelectorAll('.reasons li')].map((one) =>
 PLACES = """JSON.stringify([...document.querySelectorAll('.streams th')].map((one) =>
     one.getBoundingClientRect()))"""
 DISPLAYS = "[...document.querySelectorAll('.streams tbody tr')].map((one) => getComputedStyle(one).display)"
+ADD_A_RUN = """(() => {
+    const ask = window.fetch;
+    const at = '2026-05-04T12:00:00Z';
+    const last = {at, rowsPerS: 1, error: null, restarts: 0};
+    const queries = [
+        {...last, name: 'bronze.sales_events', batch: 3, rows: 1005, phasesS: {read: 2, write: 0.5}},
+        {...last, name: 'silver.sales_events', batch: 2, rows: 7, phasesS: {judge: 0.3}},
+        {...last, name: 'gold.product_sales', batch: null, rows: null, phasesS: {}},
+    ];
+    const layers = ['bronze', 'silver', 'gold'];
+    const run = {host: 'here', pid: 7, layers, streams: ['sales'], beatAt: at, queries};
+    window.fetch = async (path, options) => {
+        const answer = await ask(path, options);
+        if (path !== '/api/v1/status') return answer;
+        const status = await answer.json();
+        status.streams.find((one) => one.name === 'sales').runs = [run];
+        return new Response(JSON.stringify(status));
+    };
+})()"""
+"""Adds a process to the status of the stream sales."""
 
 
 def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
@@ -184,6 +204,11 @@ def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_pa
         assert "streams.metrics.grace" not in settings
         titles = "[...document.querySelectorAll('.pipeline .title')].map((one) => one.textContent).slice(-2)"
         assert page.run(titles) == ["Kafka", "Redis"]
+        page.run(ADD_A_RUN)
+        page.wait("document.querySelector('.steps tbody td:nth-last-child(2)').innerText === '1,005'")
+        rounds = "[...document.querySelectorAll('.steps tbody tr')].map((one) => [...one.cells].slice(-2))"
+        told = page.run(f"{rounds}.map((cells) => cells.map((one) => one.innerText))")
+        assert told == [["1,005", "2.5 s"], ["7", "0.3 s"], *[["–", "–"]] * 3]
         page.run("document.querySelector('.node.gold').focus()")
         page.press("Enter")
         page.wait("document.querySelector('dialog[open]')?.innerText.includes('Gold of sales')")

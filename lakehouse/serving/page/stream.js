@@ -9,7 +9,7 @@ import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { happeningsOf } from "./log.js";
 import { pipeline } from "./pipeline.js";
-import { briefReason, failing, isUnrun, lacking, tablesOf, troubles } from "./states.js";
+import { briefReason, failing, isUnrun, lacking, layerOf, tablesOf, total, troubles } from "./states.js";
 
 export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
@@ -110,11 +110,11 @@ function stepsOf(state) {
   ];
 }
 
-/** The rows of a step's last micro-batch and the seconds that it took, as its process reports them. */
-function roundOf({ runs }, query) {
-  const last = runs.flatMap((run) => run.queries).find((one) => one.name === query);
-  const took = Object.values(last?.phasesS ?? {}).reduce((all, one) => all + one, 0);
-  return last === undefined || last.batch === null ? [UNKNOWN, UNKNOWN] : [count(last.rows), seconds(took)];
+/** The rows of a step's last micro-batch and the seconds that it took, as its process reports them; `bronze` is all its steps. */
+function roundOf({ runs }, step) {
+  const last = runs.flatMap((run) => run.queries).filter((one) => one.batch !== null && (one.name === step || layerOf(one.name) === step));
+  const took = total(last.flatMap((one) => Object.values(one.phasesS ?? {})));
+  return [count(total(last.map((one) => one.rows))), seconds(took)];
 }
 
 /** The settings that the stream depends on, its own first, and where each comes from. */
