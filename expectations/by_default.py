@@ -26,6 +26,6 @@ def suite(subject: Subject) -> ExpectationSuite:
 def _merged(table: MergedTable) -> list[Expectation]:
     """Expect unique keys without nulls and, for tumbling windows, aligned windows."""
     found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
-    if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
-        found += aligned(table.keys, table.window_s)
+    if table.window is not None and {"window_start", "window_end"} <= set(table.schema.names):
+        found += aligned(table.keys, table.window)
     return found

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
         windowed_sums,
     )
     from lakehouse.streams.transforms.windows import Tumbling
+    from lakehouse.streams.window_lengths import Calendar, Seconds
 
 __all__ = [
     "DELETED",
+    "Calendar",
     "Contract",
     "EventClock",
     "EventTimeProgress",
@@ -55,6 +57,7 @@ __all__ = [
     "Records",
     "RedisView",
     "Rule",
+    "Seconds",
     "Side",
     "SideTable",
     "Source",
@@ -75,6 +78,7 @@ _FROM = (
     "lakehouse.streams.definition",
     "lakehouse.streams.kinds",
     "lakehouse.streams.transforms.windows",
+    "lakehouse.streams.window_lengths",
 )
 
 if not TYPE_CHECKING:  # a type checker would accept any name

@@ -32,6 +32,7 @@ from lakehouse.streams.contract import KeyForm as KeyForm
 from lakehouse.streams.contract import Mark as Mark
 from lakehouse.streams.contract import TimeUnit as TimeUnit
 from lakehouse.streams.messages.layout import Equals, Key, Message, OfColumns
+from lakehouse.streams.window_lengths import WindowLength
 
 OWN_SUITES = "expectations"
 """The package with the expectation suites for this project's own tables."""
@@ -305,7 +306,7 @@ class MergedTable:
     keys             the columns that identify a row
     schema           all columns
     time_columns     the columns with a row's first and last time, used for file skipping; None: no times
-    window_s         the length of its windows, in seconds; None: rows are not windows
+    window           the length of its windows; None: rows are not windows
     pinned_settings  settings that determine the content, as text: if they change, the table is refused until
                      a rebuild; if its keys or window length change, it is refused for good
     stats            further columns with min/max statistics, used for file skipping
@@ -319,7 +320,7 @@ class MergedTable:
     keys: tuple[str, ...]
     schema: StructType
     time_columns: tuple[str, str] | None = None
-    window_s: int | None = None
+    window: WindowLength | None = None
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
     stats: tuple[str, ...] = ()
     comparison: Comparison = Comparison()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, ValidationInfo, model_validator
 from pydantic import Field as Key
-from pydantic import model_validator
 
 from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.contract import FieldType, TimeUnit
@@ -29,6 +29,7 @@ from lakehouse.streams.declared.values import (
     Table,
     Threshold,
     Topic,
+    WindowSize,
     Zone,
     matching,
 )
@@ -43,8 +44,20 @@ from lakehouse.streams.kinds import (
     windowed_sums,
 )
 from lakehouse.streams.messages import layout
+from lakehouse.streams.window_lengths import window_length
 
 _COLUMN = re.compile(r"\{(\w+)\}")
+
+
+def _check_window_zone(zone: str, info: ValidationInfo) -> str:
+    """Refuse a zone for a length that is not of the calendar. The key `length` comes before the zone."""
+    if "length" in info.data:  # otherwise the length itself is refused
+        window_length(info.data["length"], zone)
+    return zone
+
+
+WindowZone = Annotated[Zone, AfterValidator(_check_window_zone)] | None
+"""The zone of windows whose length is of the calendar."""
 
 
 class SourceKeys(Table):
@@ -146,7 +159,8 @@ class WindowedSums(OfOneTopic):
     kind: Literal["windowed_sums"]
     by: Fields
     value: OneField
-    length: Length
+    length: WindowSize
+    zone: WindowZone = None
     signed: bool = False
     gold_table: Name | None = None
     to: Destination = None
@@ -161,7 +175,7 @@ class WindowedSums(OfOneTopic):
             by=_fields(self.by),
             value=self.value.of(FieldType.DECIMAL),
             length=self.length,
-            **self.given("signed", "gold_table", "to", "group", "comment"),
+            **self.given("zone", "signed", "gold_table", "to", "group", "comment"),
         )
 
 
@@ -169,7 +183,8 @@ class WindowKeys(Table):
     """The keys for a gold table with statistics: the arguments of `Windows`. `series` is a template."""
 
     by: Fields
-    length: Length
+    length: WindowSize
+    zone: WindowZone = None
     absent: dict[str, str] | None = None
     gold_table: Name | None = None
     to: Destination = None
@@ -186,7 +201,7 @@ class WindowKeys(Table):
 
     def windows(self) -> Windows:
         """Return the declared windows."""
-        given = self.given("absent", "gold_table", "to", "merge_every", "comment")
+        given = self.given("zone", "absent", "gold_table", "to", "merge_every", "comment")
         series = None if self.series is None else _key(self.series)
         return Windows(by=_fields(self.by), length=self.length, series=series, **given)
 
