@@ -149,7 +149,7 @@ class Calendar(WindowLength):
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown unit or zone."""
         if self.unit not in UNITS:
-            raise ValueError(f"unit {self.unit!r} is not one of {', '.join(UNITS)}")
+            raise ValueError(f"a unit of the calendar is day, week or month, not {self.unit!r}")
         try:
             ZoneInfo(self.zone)
         except (KeyError, OSError, ValueError):
@@ -237,10 +237,10 @@ def window_length(text: str, zone: str | None = None) -> WindowLength:
     try:
         seconds = parse_duration_s(text)
     except ValueError as error:
-        raise ValueError(f"{error}, or one of {', '.join(UNITS)}") from None
+        raise ValueError(f"{error}; or day, week or month") from None
     if zone is not None:
         raise ValueError(
-            f"a zone applies only to the lengths {', '.join(UNITS)}; windows of {text} are counted from the "
+            f"a zone applies only to the lengths day, week and month; windows of {text} are counted from the "
             "epoch. Remove the zone, or set length to one of these"
         )
     return Seconds(seconds)

@@ -63,6 +63,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
         "latestBy": ["metric_name", "service_id"],
         "time": "window_start",
         "windowSeconds": 60,
+        "calendar": None,
         "fields": list(METRICS_1M.export.value.values),
         "settings": {"streams.metrics.quantile_k": "1600", "grace_s": "60"},
         "links": {which: f"/api/v1/tables/metrics_1m/{which}" for which in ("row", "latest", "rows")},

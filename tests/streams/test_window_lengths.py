@@ -149,12 +149,12 @@ def test_a_length_is_given_and_written_as_text(
     [
         (
             lambda: window_length("1 week"),
-            "expected a duration, such as 90s, 15m, 1h30m or 7d, or one of day, week, month",
+            "expected a duration, such as 90s, 15m, 1h30m or 7d; or day, week or month",
         ),
         (
             lambda: window_length("7d", BERLIN),
             (
-                "a zone applies only to the lengths day, week, month; windows of 7d are counted from the "
+                "a zone applies only to the lengths day, week and month; windows of 7d are counted from the "
                 "epoch. Remove the zone, or set length to one of these"
             ),
         ),
@@ -162,7 +162,7 @@ def test_a_length_is_given_and_written_as_text(
             lambda: window_length("day", "Berlin"),
             "zone 'Berlin' is not an IANA time zone, such as Europe/Berlin",
         ),
-        (lambda: Calendar("year"), "unit 'year' is not one of day, week, month"),  # type: ignore[arg-type]
+        (lambda: Calendar("year"), "a unit of the calendar is day, week or month, not 'year'"),  # type: ignore[arg-type]
         (lambda: window_length("0s"), "a window cannot be 0s long: expected at least 1s"),
     ],
 )
