@@ -7,6 +7,7 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,9 @@ from lakehouse.serving.reading.gold import Gold
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.serving.reading.redis import Live
 from lakehouse.streams.kinds import windowed_sums
+from tests.support.browser import Page
 from tests.support.served_lakes import NOWHERE, PATIENCE_S, MakeClient, ServedLake, in_micros
+from tests.support.serving import serving
 
 STREAM = windowed_sums("rent", "rent", by="flat", value="paid", length="week", zone="Europe/Berlin")
 (SOURCE,), (TABLE,) = STREAM.sources, STREAM.gold
@@ -67,3 +70,27 @@ def test_a_table_says_that_its_windows_are_weeks(make_client: MakeClient) -> Non
     (table,) = stream["tables"]
     assert (table["name"], table["windowSeconds"]) == ("rent_week", 170 * 3600)
     assert table["calendar"] == {"unit": "week", "zone": "Europe/Berlin"}
+
+
+@pytest.mark.soak
+def test_the_page_shows_all_weeks_in_a_chart_without_a_gap(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    lake.write(TABLE, ROWS)
+    (tmp_path / "lakehouse.toml").write_text(
+        "[streams.rent]\nkind = 'windowed_sums'\ntopic = 'rent'\nby = 'flat'\nvalue = 'paid'\n"
+        "length = 'week'\nzone = 'Europe/Berlin'\n",
+        encoding="utf-8",
+    )
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/gold/rent_week")
+        page.wait("document.querySelector('.uplot')")
+        assert len(page.run("[...document.querySelectorAll('.rows tbody tr')].map((one) => 1)")) == len(ROWS)
+        gaps = """import('/page/chart.js').then(({lines}) => {
+            const points = [%s].map((at) => ({at, total: 1}));
+            const [, values] = lines('', [{name: 'a', points}], 'total', 170 * 3600).source.data;
+            return values.filter((one) => one === null).length;
+        })"""
+        week = [int(start.timestamp()) for start in STARTS]
+        assert page.run(gaps % ", ".join(map(str, week))) == 0
+        assert page.run(gaps % ", ".join(map(str, (week[0], *week[2:])))) == 1

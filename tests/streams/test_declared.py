@@ -361,8 +361,9 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
                 "windows = [{ by = 'a', length = '1h', zone = 'UTC' }]"
             ),
             (
-                "streams.one.windows[0].zone = 'UTC': a zone applies only to the lengths day, week and month; "
-                "windows of 1h are counted from the epoch. Remove the zone, or set length to one of these"
+                "streams.one.windows[0].zone = 'UTC': a zone applies only to the lengths day, week and "
+                "month; windows of 1h are counted from the epoch. Remove the zone, or set length to one of "
+                "these"
             ),
         ),
         (
