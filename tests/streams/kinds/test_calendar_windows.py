@@ -13,7 +13,7 @@ from lakehouse.streams.keep_rows import check_keep_rows
 from lakehouse.streams.kinds import Records, Windows, windowed_statistics, windowed_sums
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from lakehouse.streams.window_lengths import Calendar, Seconds, WindowLength
-from lakehouse.testing import Case
+from lakehouse.testing import Case, SameGold
 
 BERLIN = "Europe/Berlin"
 WEEKS = windowed_sums(
@@ -98,6 +98,13 @@ def test_a_day_that_begins_at_one_is_final_after_23_hours(case: Case) -> None:
             "load_month": [month | {"count": 4}],
         },
     )
+
+
+@pytest.mark.soak
+def test_neither_order_nor_cuts_show_in_weeks(assert_same_gold: SameGold) -> None:
+    times = (f"2026-10-{day}T{hour}:30:00+02:00" for day in (18, 19, 25, 26) for hour in ("00", "01", "23"))
+    records = [paid(time, 2**number) for number, time in enumerate(times)]
+    assert_same_gold(WEEKS, records, now="2026-10-27T00:00:00Z", ways=3)
 
 
 @pytest.mark.parametrize(
