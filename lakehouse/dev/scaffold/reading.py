@@ -43,10 +43,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither."""
+    """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither.
+
+    `lines` contains all of them, in order.
+    """
 
     kept: Sequence[Sample]
     left_out: Sequence[LeftOut] = ()
+    lines: Sequence[Line] = ()
 
     @property
     def warning(self) -> str | None:
@@ -67,7 +71,7 @@ def samples_of(lines: Sequence[Line]) -> Samples:
     left_out = [one for one in read if isinstance(one, LeftOut)]
     if not kept:
         raise SettingsError(f"every sample is left out: {_named(left_out)}")
-    return Samples(kept, left_out)
+    return Samples(kept, left_out, lines)
 
 
 class _ConstantError(ValueError):

@@ -61,15 +61,19 @@ class Refused:
 def tests_text(
     name: str,
     records: tuple[Record, Record],
-    table: str,
+    now: str | None,
     outcome: tuple[Record, Record],
     refused: Sequence[Refused],
 ) -> str:
-    """Return the code of tests for a stream with one topic: two records yield a row and a message."""
+    """Return the code of tests for a stream with one topic: two records yield a row and a message.
+
+    `now` is the clock's time in the tests, or None for the current time.
+    """
     (first, second), (row, sent) = map(literal, records), outcome
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
+    values |= {"now": literal(now), "samples": text("samples.jsonl")}
     dead = _refused_text(name, [one.value for one in refused], refused)
-    return filled("tests.py", name, samples=text("samples.jsonl"), table=table, refused=dead, **values)
+    return filled("tests.py", name, refused=dead, **values)
 
 
 @dataclass(frozen=True)
