@@ -148,7 +148,7 @@ class Parts:
         return lines
 
     @property
-    def spoilt(self) -> dict[int, list[str]]:
+    def spoilt(self) -> Spoilt:
         """The samples that the stream refuses."""
         required = [self.value.field, *(() if self.has_defaults else (key.field for key in self.keys))]
         return spoilt_of(self.time, [self.value.field, *self.others], self.columns, required)

@@ -34,9 +34,11 @@ def newest_records(access: KafkaAccess, topic: str, most: int) -> list[Record]:
     not answer, denies the request, or sends no records for 30 s.
     """
     require_broker(access)
-    wanted = {"topic": f"Read from topic {topic}"}
     options = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
-    with asking(access, wanted), closing(Consumer(access, **options)) as consumer:
+    with (
+        asking(access, {"topic": f"Read from topic {topic}"}),
+        closing(Consumer(access, **options)) as consumer,
+    ):
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
             describe_topic(access, topic)  # raises AccessDeniedError if that is why it seems missing

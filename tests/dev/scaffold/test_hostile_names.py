@@ -19,8 +19,9 @@ from markdown_it import MarkdownIt
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.dev.scaffold import Kind
 from lakehouse.dev.scaffold.package import files_of
+from lakehouse.dev.scaffold.parts import Wanted
 from lakehouse.dev.scaffold.reading import Samples, samples_of
-from lakehouse.dev.scaffold.streams import KINDS, Wanted
+from lakehouse.dev.scaffold.streams import KINDS
 from lakehouse.dev.scaffold.toml import table_text
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import require_fit
