@@ -36,7 +36,7 @@ def newest_records(access: KafkaAccess, topic: str, most: int) -> list[Record]:
     require_broker(access)
     options = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
     with (
-        asking(access, {"topic": f"Read from topic {topic}"}),
+        asking(access, {"topic": f"Read topic {topic}"}),
         closing(Consumer(access, **options)) as consumer,
     ):
         numbers = consumer.partitions_for_topic(topic)
