@@ -42,6 +42,10 @@ _FIRST, _SECOND = 2, Decimal("3.5")
 _SUM = _FIRST + _SECOND
 _BEYOND_ANY_THRESHOLD = 10**9
 _PAYLOAD = "only this topic has it"
+_LONGER = (
+    f'Longer windows: `length="1h"` instead of `length={text(_LENGTH)}`. '
+    "The gold table then has another name."
+)
 
 
 @dataclass(frozen=True)
@@ -139,11 +143,6 @@ def running_totals(wanted: Wanted) -> Made:
             'A notification for each record at or above the threshold: add `notify="every_update",`.',
         ],
     )
-
-
-_LONGER = (
-    f'Longer windows: `length="1h"` instead of `length={text(_LENGTH)}`. The gold table is then another one.'
-)
 
 
 def _suite_of_windows(parts: Parts, required: Sequence[str]) -> dict[str, str]:

@@ -319,6 +319,7 @@ def test_a_sample_that_was_left_out_is_a_dead_letter(case):
             "{\"station\": \"EDDF\", \"temp\": \"NaN\", \"wind\": 0, \"at\": 1774746300}",
             "{\"station\": \"EDDF\", \"temp\": 3, \"wind\": \"VRB\", \"at\": 1774746301}",
         ],
+        now=NOW,
         dead=[
             {"record": 0, "rule": "not_an_object"},
             {"record": 1, "column": "temp"},
@@ -496,7 +497,7 @@ COMMON_CHANGES = {
     ),
 }
 OTHER_LENGTH = {
-    'Longer windows: `length="1h"` instead of `length="5m"`. The gold table is then another one.': (
+    'Longer windows: `length="1h"` instead of `length="5m"`. The gold table then has another name.': (
         'length="5m"',
         'length="1h"',
     ),
