@@ -32,11 +32,14 @@ if TYPE_CHECKING:
         WallClock,
     )
     from lakehouse.streams.kinds import (
+        Aggregates,
         Records,
+        Selected,
         Side,
         Windows,
         joined_calls,
         running_totals,
+        sql,
         windowed_statistics,
         windowed_sums,
     )
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETED",
+    "Aggregates",
     "Contract",
     "EventClock",
     "EventTimeProgress",
@@ -55,6 +59,7 @@ __all__ = [
     "Records",
     "RedisView",
     "Rule",
+    "Selected",
     "Side",
     "SideTable",
     "Source",
@@ -66,6 +71,7 @@ __all__ = [
     "joined_calls",
     "running_totals",
     "shifted",
+    "sql",
     "windowed_statistics",
     "windowed_sums",
 ]
