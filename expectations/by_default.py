@@ -20,7 +20,8 @@ def suite(subject: Subject) -> ExpectationSuite:
         return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
     if declared is None:
         raise TypeError(f"no stream declares {subject.name}")
-    return make_suite(subject.name, *_merged(declared), fresh(subject.time, within="24h"))
+    recent = [] if subject.time is None else [fresh(subject.time, within="24h")]
+    return make_suite(subject.name, *_merged(declared), *recent)
 
 
 def _merged(table: MergedTable) -> list[Expectation]:

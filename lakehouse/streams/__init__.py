@@ -32,11 +32,14 @@ if TYPE_CHECKING:
         WallClock,
     )
     from lakehouse.streams.kinds import (
+        Aggregates,
         Records,
+        Selected,
         Side,
         Windows,
         joined_calls,
         running_totals,
+        sql,
         windowed_statistics,
         windowed_sums,
     )
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETED",
+    "Aggregates",
     "Calendar",
     "Contract",
     "EventClock",
@@ -58,6 +62,7 @@ __all__ = [
     "RedisView",
     "Rule",
     "Seconds",
+    "Selected",
     "Side",
     "SideTable",
     "Source",
@@ -69,6 +74,7 @@ __all__ = [
     "joined_calls",
     "running_totals",
     "shifted",
+    "sql",
     "windowed_statistics",
     "windowed_sums",
 ]

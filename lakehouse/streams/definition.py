@@ -273,7 +273,7 @@ class Quantiles:
     """The columns with estimated quantiles of `value`, and the rank of each one.
 
     `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
-    beyond that, the rank error is at most `limit`.
+    beyond that, the rank error is at most `limit`. `count` is the column with the number of values.
     """
 
     value: str
@@ -281,20 +281,24 @@ class Quantiles:
     keyed: Callable[[DataFrame], DataFrame]
     exact_to: int
     limit: float
+    count: str = "count"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The rules for comparing each column of a gold row with the row recomputed from silver.
 
-    The columns in `ignored` are not compared, because they do not depend on silver's rows alone. All other
-    values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
-    `slack`, a Column on the recomputed row is added to this tolerance.
+    The columns in `ignored` are not compared, because they do not depend on silver's rows alone. Those in
+    `present` must be null in both rows or in neither: sketches, for example, depend on the order of rows. All
+    other values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
+    `slack`, a Column on the recomputed row is added to this tolerance. A struct's fields are compared one by
+    one, under names such as `state.sketch`.
     """
 
     ignored: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     slack: Callable[[], Mapping[str, Column]] = dict
-    quantiles: Quantiles | None = None
+    quantiles: tuple[Quantiles, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,8 +379,8 @@ class GoldTable(MergedTable):
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
-    total            the column that is null if the sum does not fit in its type: such a key is set aside
-                     (ops.keys_set_aside), and other keys continue
+    totals           each column that is null if its sum does not fit in its type, with the column for the
+                     number of rows: such a key is set aside (ops.keys_set_aside), and other keys continue
     sides            tables that are maintained with this one
     state            columns that only a fold needs; maintenance clears them once no fold can need them
     merge_every_s    in a live run, how long rows may wait in silver to be merged (for rarely queried tables)
@@ -390,7 +394,7 @@ class GoldTable(MergedTable):
     clock: EventClock | WallClock | None = None
     merge_radius: timedelta = timedelta(0)
     needs_recompute: Callable[[DataFrame, DataFrame], DataFrame] | None = None
-    total: str | None = None
+    totals: Mapping[str, str] = field(default_factory=dict)
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
     merge_every_s: int = 0

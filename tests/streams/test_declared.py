@@ -312,7 +312,7 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
             "topic = 'a'",
             (
                 "streams.one: your own stream needs kind (windowed_sums, windowed_statistics, "
-                "running_totals, joined_calls) or python"
+                "running_totals, joined_calls, sql) or python"
             ),
         ),
         (

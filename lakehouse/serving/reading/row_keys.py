@@ -30,12 +30,13 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
 
     `main` is the table itself or, for a side table, the table that it is maintained with. The key is known if
     each key column is a column of silver or the start of the window that contains the event time. It is
-    unknown if the table combines several silver tables.
+    unknown if the table combines several silver tables, or selects rows or computes columns.
     """
     silver, defaults = f"silver.{source.table}", _defaults(main)
     if defaults is None:
         tables = " and ".join(f"silver.{name}" for name in main.reads)
-        why = f"a row of gold.{table.name} combines rows of {tables}"
+        how = "combines" if len(main.reads) > 1 else "is computed from selected"
+        why = f"a row of gold.{table.name} {how} rows of {tables}"
         return RowKey(None, f"{why}, so a single silver row does not determine its key")
     columns, found = silver_schema(source).names, dict[str, Any]()
     window, time = table.window, table.time_columns and table.time_columns[0]

@@ -35,11 +35,14 @@ from lakehouse.streams.declared.values import (
 )
 from lakehouse.streams.definition import Field, Stream
 from lakehouse.streams.kinds import (
+    Aggregates,
     Records,
+    Selected,
     Side,
     Windows,
     joined_calls,
     running_totals,
+    sql,
     windowed_statistics,
     windowed_sums,
 )
@@ -51,8 +54,9 @@ _COLUMN = re.compile(r"\{(\w+)\}")
 
 def _check_window_zone(zone: str, info: ValidationInfo) -> str:
     """Refuse a zone for a length that is not of the calendar. The key `length` comes before the zone."""
-    if "length" in info.data:  # otherwise the length itself is refused
-        window_length(info.data["length"], zone)
+    length = info.data.get("length")  # missing if the length itself is refused
+    if length is not None:
+        window_length(length, zone)
     return zone
 
 
@@ -294,11 +298,62 @@ class JoinedCalls(OfKind):
         return tuple(self.sides)
 
 
+class SelectedKeys(Table):
+    """A computed column: an SQL expression on the columns of a row, and its type."""
+
+    sql: Name
+    type: Literal["string", "long", "double", "decimal", "boolean"] = "string"
+
+    def selected(self) -> Selected:
+        """Return the declared column."""
+        return Selected(self.sql, FieldType(self.type))
+
+
+class AggregatesKeys(Table):
+    """The keys for a gold table with aggregates: the arguments of `Aggregates`."""
+
+    by: Fields
+    aggregates: dict[str, Name]
+    select: dict[str, SelectedKeys] = Key(default_factory=dict)
+    where: Name | None = None
+    length: WindowSize | None = None
+    zone: WindowZone = None
+    gold_table: Name | None = None
+    to: Destination = None
+    group: Name | None = None
+    comment: str | None = None
+
+    def table(self) -> Aggregates:
+        """Return the declared table."""
+        given = self.given("where", "length", "zone", "gold_table", "to", "group", "comment")
+        select = {name: one.selected() for name, one in self.select.items()}
+        by = tuple(one.name if one.name in select else one.of(FieldType.STRING) for one in self.by)
+        return Aggregates(by=by, aggregates=self.aggregates, select=select, **given)
+
+
+class Sql(OfOneTopic):
+    """The keys for `sql`."""
+
+    kind: Literal["sql"]
+    tables: Annotated[list[AggregatesKeys], Key(min_length=1)]
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream of aggregates."""
+        also = _fields(self.fields)
+        records = Records(self.topic, table=self.table, also=also)
+        return sql(name, records, tables=[one.table() for one in self.tables])
+
+    def sources_in_order(self) -> tuple[SourceKeys, ...]:
+        """Return the stream's keys without the fields, which the stream already has."""
+        return (self.model_copy(update={"fields": []}),)
+
+
 KINDS: Mapping[str, type[OfKind]] = {
     "windowed_sums": WindowedSums,
     "windowed_statistics": WindowedStatistics,
     "running_totals": RunningTotals,
     "joined_calls": JoinedCalls,
+    "sql": Sql,
 }
 
 

@@ -176,12 +176,14 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
         comparison=Comparison(
             ignored=("sketch",),
             slack=statistics.slack,
-            quantiles=Quantiles(
-                value=kept.value,
-                ranks=statistics.PERCENTILES,
-                keyed=kept.keyed,
-                exact_to=kept.quantile_k,
-                limit=statistics.rank_error_limit(kept.quantile_k),
+            quantiles=(
+                Quantiles(
+                    value=kept.value,
+                    ranks=statistics.PERCENTILES,
+                    keyed=kept.keyed,
+                    exact_to=kept.quantile_k,
+                    limit=statistics.rank_error_limit(kept.quantile_k),
+                ),
             ),
         ),
         needs_recompute=kept.needs_recompute,

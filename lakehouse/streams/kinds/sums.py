@@ -93,7 +93,7 @@ def windowed_sums(
         preaggregate=sums.preaggregate,
         fold=sums.fold,
         needs_recompute=sums.needs_recompute if signed else None,
-        total=sums.total,
+        totals={sums.total: "count"},
         export=Export(
             topic=topic_of(to, table),
             key=member,

@@ -10,7 +10,7 @@ import pytest
 from lakehouse.common.errors import SettingsError
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.streams.keep_rows import check_keep_rows
-from lakehouse.streams.kinds import Records, Windows, windowed_statistics, windowed_sums
+from lakehouse.streams.kinds import Aggregates, Records, Windows, sql, windowed_statistics, windowed_sums
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from lakehouse.streams.window_lengths import Calendar, Seconds, WindowLength
 from lakehouse.testing import Case, SameGold
@@ -98,6 +98,28 @@ def test_a_day_that_begins_at_one_is_final_after_23_hours(case: Case) -> None:
             "load_month": [month | {"count": 4}],
         },
     )
+
+
+def test_aggregates_in_sql_have_the_same_weeks(case: Case) -> None:
+    tables = Aggregates(by="flat", aggregates={"n": "count(*)"}, length="week", zone=BERLIN)
+    start, end = "2026-10-18T22:00:00Z", "2026-10-25T23:00:00Z"
+    case(
+        sql("rent", Records("rent", event_time="at"), tables=tables),
+        [paid("2026-10-25T23:59:59+01:00", 1), paid(start, 2), paid(end, 4)],
+        now="2026-10-26T00:00:00Z",
+        gold={
+            "rent_week": [
+                {"window_start": start, "window_end": end, "n": 2},
+                {"window_start": end, "window_end": "2026-11-01T23:00:00Z", "n": 1},
+            ]
+        },
+    )
+    for wrong, said in (
+        ({"length": "1h", "zone": BERLIN}, r"tables\[0\]\.length: a zone applies only to"),
+        ({"zone": BERLIN}, r"tables\[0\]\.zone: the table has no windows; set length to day, week or month"),
+    ):
+        with pytest.raises(ValueError, match=f"^{said}"):
+            sql("rent", "rent", tables=Aggregates(by="flat", aggregates={"n": "count(*)"}, **wrong))
 
 
 @pytest.mark.soak
