@@ -20,12 +20,13 @@ def suite(subject: Subject) -> ExpectationSuite:
         return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
     if declared is None:
         raise TypeError(f"no stream declares {subject.name}")
-    return make_suite(subject.name, *_merged(declared), fresh(subject.time, within="24h"))
+    recent = [] if subject.time is None else [fresh(subject.time, within="24h")]
+    return make_suite(subject.name, *_merged(declared), *recent)
 
 
 def _merged(table: MergedTable) -> list[Expectation]:
     """Expect unique keys without nulls and, for tumbling windows, aligned windows."""
     found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
-    if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
-        found += aligned(table.keys, table.window_s)
+    if table.window is not None and {"window_start", "window_end"} <= set(table.schema.names):
+        found += aligned(table.keys, table.window)
     return found

@@ -15,9 +15,9 @@ from lakehouse.dev.scaffold import texts
 
 ROOT = Path(__file__).parents[1]
 STREAMS = """
-Contract DELETED EventClock EventTimeProgress Export Field FieldType FoldState GoldTable Records RedisView
-Rule Side SideTable Source Stream Tumbling WallClock Windows described joined_calls running_totals shifted
-windowed_statistics windowed_sums
+Aggregates Calendar Contract DELETED EventClock EventTimeProgress Export Field FieldType FoldState GoldTable
+Records RedisView Rule Seconds Selected Side SideTable Source Stream Tumbling WallClock Windows described
+joined_calls running_totals shifted sql windowed_statistics windowed_sums
 """
 MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Plain joined_key key"
 SUITES = "fresh make_suite no_rows required rows unique"

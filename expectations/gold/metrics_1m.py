@@ -6,6 +6,7 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
 from lakehouse.streams.suites import fresh, make_suite, unique
+from lakehouse.streams.window_lengths import Seconds
 
 KEY = ("service_id", "metric_name", "window_start")
 
@@ -16,7 +17,7 @@ def suite() -> ExpectationSuite:
     return make_suite(
         "gold.metrics_1m",
         unique(KEY),
-        *aligned(KEY, 60),
+        *aligned(KEY, Seconds(60)),
         *statistics(KEY),
         has_events("silver_metrics_events", group, 60, first="last_event_time", last="last_event_time"),
         fresh("last_event_time", within="24h"),

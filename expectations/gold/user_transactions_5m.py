@@ -6,6 +6,7 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events
 from lakehouse.streams.suites import fresh, make_suite, required, rows, unique
+from lakehouse.streams.window_lengths import Seconds
 
 KEY = ("user_id", "window_start")
 
@@ -16,7 +17,7 @@ def suite() -> ExpectationSuite:
         "gold.user_transactions_5m",
         unique(KEY),
         required(KEY, (*KEY, "window_end", "count")),
-        *aligned(KEY, 300),
+        *aligned(KEY, Seconds(300)),
         rows(KEY, "totals are above zero", "total_amount IS NULL OR total_amount > 0"),
         rows(KEY, "every window has a transaction", "count >= 1"),
         has_events("silver_transactions", {"user_id": "user_id"}, 300),

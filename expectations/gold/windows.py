@@ -7,26 +7,19 @@ from collections.abc import Mapping, Sequence
 from great_expectations.expectations import Expectation
 
 from lakehouse.streams.suites import no_rows, required, rows
+from lakehouse.streams.window_lengths import WindowLength
 
 STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
 _SIZE = "greatest(abs(min), abs(max))"
 _SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be wrong in its last digit
 
 
-def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
-    """Expect windows to be `length_s` long and to start at multiples of this length since the epoch."""
-    length = length_s * 1_000_000
+def aligned(key: Sequence[str], length: WindowLength) -> list[Expectation]:
+    """Expect windows of this length: their starts, and the end of each window after its start."""
+    start, end = length.start("window_start"), length.end("window_start")
     return [
-        rows(
-            key,
-            f"windows start at multiples of {length_s} s",
-            f"unix_micros(window_start) = {_start('window_start', length_s)}",
-        ),
-        rows(
-            key,
-            f"windows are {length_s} s long",
-            f"unix_micros(window_end) - unix_micros(window_start) = {length}",
-        ),
+        rows(key, f"windows start at multiples of {length}", f"window_start = {start}"),
+        rows(key, f"windows are {length} long", f"window_end = {end}"),
     ]
 
 

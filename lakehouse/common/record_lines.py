@@ -123,6 +123,55 @@ def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterato
             raise SettingsError(f"{named}:{number} is not an envelope: {error}") from error
 
 
+def envelope_of(record: Record) -> str:
+    """Return a record as an envelope on one line, from which `read_lines` returns the same record.
+
+    A value that is JSON on one line is written as it is, any other value in Base64. Headers that are not
+    UTF-8 are left out.
+    """
+    parts: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    parts["timestamp_ms"] = record.timestamp_ms
+    key = _as_text(record.key)
+    parts |= {"key": key} if key is not None else {"key_base64": _as_base64(record.key)}
+    headers = [(name, value, _as_text(value)) for name, value in record.headers]
+    parts["headers"] = [
+        [name, text] for name, value, text in headers if (value is None) == (text is None)
+    ] or None
+    is_json = record.value is not None and _is_json_line(record.value)
+    if not is_json:
+        parts["value_base64"] = _as_base64(record.value)
+    members = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in parts.items() if one is not None]
+    if record.value is None:
+        members.append('"value": null')
+    elif is_json:
+        members.append(f'"value": {record.value.decode()}')
+    return f"{{{', '.join(members)}}}"
+
+
+def _as_text(value: bytes | None) -> str | None:
+    """Return bytes as text, or None if they are not UTF-8."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _as_base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _is_json_line(value: bytes) -> bool:
+    """Return whether an envelope can contain a value as it is. JSON's null would be a tombstone."""
+    try:
+        return (
+            json.loads(value.decode()) is not None
+            and value == value.strip()
+            and not set(value) & set(b"\r\n")
+        )
+    except (ValueError, RecursionError):
+        return False
+
+
 def _from_envelope(text: bytes) -> Record:
     found = _members(text.decode("utf-8"))
     if unknown := sorted(found.keys() - set(_KNOWN)):

@@ -32,18 +32,24 @@ if TYPE_CHECKING:
         WallClock,
     )
     from lakehouse.streams.kinds import (
+        Aggregates,
         Records,
+        Selected,
         Side,
         Windows,
         joined_calls,
         running_totals,
+        sql,
         windowed_statistics,
         windowed_sums,
     )
     from lakehouse.streams.transforms.windows import Tumbling
+    from lakehouse.streams.window_lengths import Calendar, Seconds
 
 __all__ = [
     "DELETED",
+    "Aggregates",
+    "Calendar",
     "Contract",
     "EventClock",
     "EventTimeProgress",
@@ -55,6 +61,8 @@ __all__ = [
     "Records",
     "RedisView",
     "Rule",
+    "Seconds",
+    "Selected",
     "Side",
     "SideTable",
     "Source",
@@ -66,6 +74,7 @@ __all__ = [
     "joined_calls",
     "running_totals",
     "shifted",
+    "sql",
     "windowed_statistics",
     "windowed_sums",
 ]
@@ -75,6 +84,7 @@ _FROM = (
     "lakehouse.streams.definition",
     "lakehouse.streams.kinds",
     "lakehouse.streams.transforms.windows",
+    "lakehouse.streams.window_lengths",
 )
 
 if not TYPE_CHECKING:  # a type checker would accept any name

@@ -32,6 +32,7 @@ from lakehouse.streams.contract import KeyForm as KeyForm
 from lakehouse.streams.contract import Mark as Mark
 from lakehouse.streams.contract import TimeUnit as TimeUnit
 from lakehouse.streams.messages.layout import Equals, Key, Message, OfColumns
+from lakehouse.streams.window_lengths import WindowLength
 
 OWN_SUITES = "expectations"
 """The package with the expectation suites for this project's own tables."""
@@ -272,7 +273,7 @@ class Quantiles:
     """The columns with estimated quantiles of `value`, and the rank of each one.
 
     `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
-    beyond that, the rank error is at most `limit`.
+    beyond that, the rank error is at most `limit`. `count` is the column with the number of values.
     """
 
     value: str
@@ -280,20 +281,24 @@ class Quantiles:
     keyed: Callable[[DataFrame], DataFrame]
     exact_to: int
     limit: float
+    count: str = "count"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The rules for comparing each column of a gold row with the row recomputed from silver.
 
-    The columns in `ignored` are not compared, because they do not depend on silver's rows alone. All other
-    values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
-    `slack`, a Column on the recomputed row is added to this tolerance.
+    The columns in `ignored` are not compared, because they do not depend on silver's rows alone. Those in
+    `present` must be null in both rows or in neither: sketches, for example, depend on the order of rows. All
+    other values must be exactly equal, except that doubles may have a relative error of 1e-9. For doubles in
+    `slack`, a Column on the recomputed row is added to this tolerance. A struct's fields are compared one by
+    one, under names such as `state.sketch`.
     """
 
     ignored: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     slack: Callable[[], Mapping[str, Column]] = dict
-    quantiles: Quantiles | None = None
+    quantiles: tuple[Quantiles, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +310,7 @@ class MergedTable:
     keys             the columns that identify a row
     schema           all columns
     time_columns     the columns with a row's first and last time, used for file skipping; None: no times
-    window_s         the length of its windows, in seconds; None: rows are not windows
+    window           the length of its windows; None: rows are not windows
     pinned_settings  settings that determine the content, as text: if they change, the table is refused until
                      a rebuild; if its keys or window length change, it is refused for good
     stats            further columns with min/max statistics, used for file skipping
@@ -319,7 +324,7 @@ class MergedTable:
     keys: tuple[str, ...]
     schema: StructType
     time_columns: tuple[str, str] | None = None
-    window_s: int | None = None
+    window: WindowLength | None = None
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
     stats: tuple[str, ...] = ()
     comparison: Comparison = Comparison()
@@ -374,8 +379,8 @@ class GoldTable(MergedTable):
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
-    total            the column that is null if the sum does not fit in its type: such a key is set aside
-                     (ops.keys_set_aside), and other keys continue
+    totals           each column that is null if its sum does not fit in its type, with the column for the
+                     number of rows: such a key is set aside (ops.keys_set_aside), and other keys continue
     sides            tables that are maintained with this one
     state            columns that only a fold needs; maintenance clears them once no fold can need them
     merge_every_s    in a live run, how long rows may wait in silver to be merged (for rarely queried tables)
@@ -389,7 +394,7 @@ class GoldTable(MergedTable):
     clock: EventClock | WallClock | None = None
     merge_radius: timedelta = timedelta(0)
     needs_recompute: Callable[[DataFrame, DataFrame], DataFrame] | None = None
-    total: str | None = None
+    totals: Mapping[str, str] = field(default_factory=dict)
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
     merge_every_s: int = 0

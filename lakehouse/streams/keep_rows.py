@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from lakehouse.common.errors import SettingsError
 from lakehouse.streams.definition import Stream
 
-_DAY_S = 24 * 3600
 _SHARED = ("silver.dead_letters", "ops.events", "ops.history", "ops.expectation_results")
 
 
@@ -34,7 +33,8 @@ def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str
         needing = [
             table.name
             for table in stream.gold
-            if source.table in table.reads and (table.time_columns is None or _DAY_S % (table.window_s or 1))
+            if source.table in table.reads
+            and (table.time_columns is None or (table.window is not None and not table.window.divides_days))
         ]
         if needing:
             yield silver, f"must keep every row: gold.{needing[0]} is computed from all of them"

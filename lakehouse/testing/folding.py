@@ -148,8 +148,7 @@ class Folding:
             self._clean[name].append(rows)
         for table in self.stream.gold:
             coming = table.combine({name: clean[name] for name in table.reads})
-            left = [self._left[name] for name in table.reads if name in self._left]
-            self._merge(table, self._gathered(coming), now, left[0] if left else None, twice=twice)
+            self._merge(table, self._gathered(coming), now, self._left_of(table), twice=twice)
         self._left = {}
 
     def tick(self, now: datetime) -> None:
@@ -205,6 +204,14 @@ class Folding:
                 if topic is None or change.has_message:
                     found.append(Message(table.name, topic, key, change.value))
         return found
+
+    def _left_of(self, table: GoldTable) -> DataFrame | None:
+        """Return the rows that were removed from a gold table's silver tables, or None if there are none."""
+        if not self._left.keys() & set(table.reads):
+            return None
+        sources = {source.table: source for source in self.stream.sources}
+        none = {name: self._empty(silver_schema(sources[name])) for name in table.reads}
+        return table.combine({name: self._left.get(name, none[name]) for name in table.reads})
 
     def _empty(self, schema: Any) -> DataFrame:
         return local_frame(self.spark, [], schema)

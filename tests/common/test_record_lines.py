@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.record_lines import Record, opened, read_lines
+from lakehouse.common.record_lines import Record, envelope_of, opened, read_lines
 
 
 def read(text: str | bytes, *, envelopes: bool = True) -> list[Record]:
@@ -85,3 +85,39 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         opened(str(tmp_path / "nothing.jsonl")),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (Record(b'{"a":  1.50, "a": 2}'), '{"value": {"a":  1.50, "a": 2}}'),
+        (Record(b"17"), '{"value": 17}'),
+        (Record(None, b"pen"), '{"key": "pen", "value": null}'),
+        (Record(b"null"), '{"value_base64": "bnVsbA=="}'),
+        (Record(b"no"), '{"value_base64": "bm8="}'),
+        (Record(b""), '{"value_base64": ""}'),
+        (Record(b" 1"), '{"value_base64": "IDE="}'),
+        (Record(b"[1,\n2]"), '{"value_base64": "WzEsCjJd"}'),
+        (Record(b"\xff", b"\xfe"), '{"key_base64": "/g==", "value_base64": "/w=="}'),
+        (Record(b"[" * 100_000), None),
+        (Record(b"1" * 5_000), None),
+        (
+            Record(b"1", b"", (("a", b"x"), ("a", None)), 2, 0, 5, "t"),
+            (
+                '{"topic": "t", "partition": 2, "offset": 5, "timestamp_ms": 0, "key": "", '
+                '"headers": [["a", "x"], ["a", null]], "value": 1}'
+            ),
+        ),
+    ],
+)
+def test_a_record_is_written_as_an_envelope_that_is_read_as_the_same_record(
+    record: Record, line: str | None
+) -> None:
+    written = envelope_of(record)
+
+    assert line is None or written == line
+    assert read(written) == [record]
+
+
+def test_a_header_that_is_not_utf_8_is_left_out_of_an_envelope() -> None:
+    assert envelope_of(Record(b"1", headers=(("a", b"\xff"),))) == '{"value": 1}'

@@ -28,6 +28,7 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import GoldTable, Stream
+from lakehouse.streams.window_lengths import Seconds
 from lakehouse.testing.kills import CrashError
 from tests.support import pipeline
 from tests.support.crashing import Fault
@@ -288,7 +289,7 @@ def test_a_step_that_is_refused_starts_once_it_may_and_holds_nobody_up(lake: Fau
     said: list[str] = []
 
     with pytest.raises(TableError, match=f"^{GOLD} was made with window_s = 300"):
-        lake.catch_up([with_table(window_s=60), SALES], "gold")
+        lake.catch_up([with_table(window=Seconds(60)), SALES], "gold")
     assert (lake.sold, lake.spent) == (lake.events, lake.events - 1)
 
     silver.rename(aside)

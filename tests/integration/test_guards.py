@@ -28,6 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
+from lakehouse.streams.window_lengths import Seconds
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
 from tests.support.settings import MakeSettings, settings_for
@@ -149,7 +150,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
 @pytest.mark.parametrize(
     ("changed", "was"),
     [
-        pytest.param({"window_s": 300}, "window_s = 60, but the stream now declares 300", id="window"),
+        pytest.param({"window": Seconds(300)}, "window_s = 60, but the stream now declares 300", id="window"),
         pytest.param(
             {"keys": ("service_id", "window_start")},
             "keys = service_id,metric_name,window_start, but the stream now declares service_id,window_start",

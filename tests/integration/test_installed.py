@@ -104,6 +104,16 @@ def test_the_jars_are_asked_for_and_setup_brings_them_with_the_properties_and_jo
     assert "fetching" not in again.stdout
 
 
+def test_its_commands_need_no_checkout(installed: Installed, tmp_path: Path) -> None:
+    config = tmp_path / "lakehouse.toml"
+    made = installed.run("lakehouse", "settings", "init", LAKEHOUSE_CONFIG=str(config))
+    assert made.returncode == 0, made.stderr
+    assert "# home = " in config.read_text(encoding="utf-8")
+    for command in ("demo", "new stream", "try"):
+        helped = installed.run("lakehouse", *command.split(), "--help")
+        assert (helped.returncode, helped.stderr) == (0, "")
+
+
 def test_its_jobs_run_on_a_cluster_whose_workers_know_nothing_of_it(
     installed: Installed, tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> No
     (source,) = readings["readings"].sources
     columns = {field.column: field.required for field in source.contract.fields}
     assert columns == {"meter": True, "site_name": True, "kwh": True, "tariff": False, "is_manual": False}
-    assert [table.name for table in readings["readings"].gold] == ["readings_1h", "readings_1d"]
+    assert [table.name for table in readings["readings"].gold] == ["readings_1h", "readings_day"]
     assert source.contract.event_time_zone == "Europe/Berlin"
 
 

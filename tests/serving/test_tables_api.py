@@ -79,6 +79,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
         "latestBy": ["metric_name", "service_id"],
         "time": "window_start",
         "windowSeconds": 60,
+        "calendar": None,
         "fields": list(METRICS_1M.export.value.values),
         "columns": {},
         "settings": {"streams.metrics.quantile_k": "1600", "grace_s": "60"},

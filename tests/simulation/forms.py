@@ -17,6 +17,7 @@ from typing import Any
 from lakehouse.engine.formats.encoding import Encode, registered_encoder
 from lakehouse.engine.formats.wire import header
 from lakehouse.storage.kafka.schema_registry import Registered, register
+from lakehouse.streams import Aggregates, Field, FieldType, Records, Selected, sql
 from lakehouse.streams.definition import Source, Stream
 from tests.support.pipeline import Raw
 from tests.support.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
@@ -37,6 +38,34 @@ _ENVELOPED = {
 }
 """Transactions as Debezium writes a table's changes."""
 
+_AMOUNT = Field("amount", "amount", FieldType.DECIMAL)
+_SPENDING = sql(
+    "transactions",
+    Records("transactions", also=(_AMOUNT,)),
+    tables=(
+        Aggregates(
+            by="userId",
+            length="5m",
+            where="amount <> 20",
+            gold_table="spending_5m",
+            aggregates={
+                "count": "count(*)",
+                "total": "sum(amount)",
+                "least": "min(amount)",
+                "last_amount": "last(amount)",
+            },
+        ),
+        Aggregates(
+            by="size",
+            select={"size": Selected("if(amount > 15, 'large', 'small')", FieldType.STRING)},
+            gold_table="spending_by_size",
+            to=None,
+            aggregates={"count": "count(*)", "mean": "avg(amount)", "users": "count_distinct(user_id)"},
+        ),
+    ),
+)
+"""Tables of aggregates over transactions."""
+
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "corrected": (TRANSACTIONS, _CORRECTED),
     "unique": (TRANSACTIONS, _IDS),
@@ -50,6 +79,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "avro": (TRANSACTIONS, {**_CORRECTED, "format": "avro", "deletion_key": "avro"}),
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "format": "protobuf"}),
     "debezium": (TRANSACTIONS, _ENVELOPED),
+    "aggregates": (replace(TRANSACTIONS, gold=_SPENDING.gold), _CORRECTED),
 }
 """For each form, its stream with the tables to use, and changes to the keys of the stream's declaration."""
 

@@ -221,6 +221,7 @@ _FORMS = {
     "sales": 2,
     "calls": 3,
     "debezium": 2,
+    "aggregates": 2,
     "avro": 1,
     "protobuf": 1,
 }

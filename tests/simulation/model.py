@@ -26,6 +26,7 @@ from tests.oracles.judging import CONTRACTS, ENVELOPED, Event, Field, Kind
 from tests.oracles.metrics import Metric
 from tests.oracles.records import Decision, Headers, Lateness, Outcome, Place, Record, Taken
 from tests.oracles.sales import Sale, product_sales, sales_notifications
+from tests.oracles.spending import spending_5m, spending_by_size
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.support.pipeline import micros
 from tests.support.streams import key_of, seconds_of
@@ -33,6 +34,11 @@ from tests.support.streams import key_of, seconds_of
 __all__ = ["Decision", "Expected", "Lateness", "Life", "Place", "Sent", "Taken", "expected", "outcomes_of"]
 
 Row = Mapping[str, Any]
+_SPENT: Mapping[str, Callable[[Iterable[Transaction]], list[dict[str, Any]]]] = {
+    "user_transactions_5m": user_transactions_5m,
+    "spending_5m": spending_5m,
+    "spending_by_size": spending_by_size,
+}
 E = TypeVar("E", bound=Event)
 
 
@@ -117,9 +123,8 @@ def expected(life: Life, stream: Stream) -> Expected:
     closed: Sequence[Row] = ()
     match stream.name:
         case "transactions":
-            gold["user_transactions_5m"] = user_transactions_5m(
-                _events(found["transactions"], Transaction, ("user_id", "amount"))
-            )
+            spent = _events(found["transactions"], Transaction, ("user_id", "amount"))
+            gold = {table.name: _SPENT[table.name](spent) for table in stream.tables}
         case "metrics":
             names = ("service_id", "metric_name", "value", "environment")
             metrics = _events(found["metrics_events"], Metric, names)

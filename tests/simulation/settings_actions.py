@@ -17,7 +17,7 @@ from tests.simulation.world import World
 
 _IDS = {
     "windows": ("id", "version"),
-    **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
+    **dict.fromkeys(("corrected", "unique", "plain", "aggregates"), ("transactionId", "version")),
 }
 """The fields with a record's id and sequence, by form; in other forms, these settings are never changed."""
 _EARLIEST = "stream_defaults.earliest_event_time"

@@ -13,6 +13,7 @@ from lakehouse.streams.declared import built
 from lakehouse.streams.declared.keys import KINDS
 from lakehouse.streams.declared.rules import RuleKeys, wrong_rules
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.window_lengths import Calendar, Seconds
 from lakehouse.testing import Case, declared
 
 NOON_S = 1_772_366_400  # 2026-03-01T12:00:00Z
@@ -123,6 +124,28 @@ def test_statistics_are_those_of_its_windows(case: Case) -> None:
         },
         sent={"one-1d": [{"key": "s/base"}, {"key": "s/night"}]},
     )
+
+
+def test_windows_are_days_weeks_or_months_of_its_zone() -> None:
+    sums = one(PAYMENTS.replace("5m", "week") + "zone = 'Asia/Kolkata'")
+    assert [(table.name, table.window) for table in sums.gold] == [
+        ("one_week", Calendar("week", "Asia/Kolkata"))
+    ]
+    statistics = one("""
+        kind = "windowed_statistics"
+        topic = "meter-readings"
+        value = "kWh"
+        windows = [
+          { by = "meter", length = "day", zone = "Europe/Berlin" },
+          { by = "meter", length = "month" },
+          { by = "meter", length = "7d" },
+        ]
+        """)
+    assert [(table.name, table.window) for table in statistics.gold] == [
+        ("one_day", Calendar("day", "Europe/Berlin")),
+        ("one_month", Calendar("month", "UTC")),
+        ("one_7d", Seconds(7 * 86_400)),
+    ]
 
 
 def test_totals_reach_the_threshold_of_its_keys(case: Case) -> None:
@@ -289,7 +312,7 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
             "topic = 'a'",
             (
                 "streams.one: your own stream needs kind (windowed_sums, windowed_statistics, "
-                "running_totals, joined_calls) or python"
+                "running_totals, joined_calls, sql) or python"
             ),
         ),
         (
@@ -305,6 +328,43 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
         (
             PAYMENTS + "event_time_zone = 'Berlin'",
             "streams.one.event_time_zone = 'Berlin': expected an IANA time zone, such as Europe/Berlin",
+        ),
+        (
+            PAYMENTS.replace("5m", "1 week"),
+            (
+                "streams.one.length = '1 week': expected a duration, such as 90s, 15m, 1h30m or 7d; "
+                "or day, week or month"
+            ),
+        ),
+        (
+            PAYMENTS.replace("5m", "0s"),
+            "streams.one.length = '0s': a window cannot be 0s long: expected at least 1s",
+        ),
+        (
+            PAYMENTS.replace("5m", "36526d"),
+            "streams.one.length = '36526d': expected a window of at most a century",
+        ),
+        (
+            PAYMENTS.replace("5m", "day") + "zone = 'Berlin'",
+            "streams.one.zone = 'Berlin': expected an IANA time zone, such as Europe/Berlin",
+        ),
+        (
+            PAYMENTS.replace("5m", "1d") + "zone = 'Europe/Berlin'",
+            (
+                "streams.one.zone = 'Europe/Berlin': a zone applies only to the lengths day, week and month; "
+                "windows of 1d are counted from the epoch. Remove the zone, or set length to one of these"
+            ),
+        ),
+        (
+            (
+                "kind = 'windowed_statistics'\ntopic = 't'\nvalue = 'v'\n"
+                "windows = [{ by = 'a', length = '1h', zone = 'UTC' }]"
+            ),
+            (
+                "streams.one.windows[0].zone = 'UTC': a zone applies only to the lengths day, week and "
+                "month; windows of 1h are counted from the epoch. Remove the zone, or set length to one of "
+                "these"
+            ),
         ),
         (
             PAYMENTS.replace('"card.id"', '{ name = "a", typ = "long" }'),

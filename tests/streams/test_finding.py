@@ -151,7 +151,7 @@ def test_a_stream_is_found_by_its_address_and_a_function_gets_its_arguments(
     assert names(under(payments=PAYMENTS, transactions={})) == ["transactions", "payments"]
     function = other("of_topic") | {"arguments": {"topic": "t", "value": "sum"}, "unique_by": "id"}
     (chosen,) = choose(["other"], under(other=function))
-    assert chosen.gold[0].total == "total_sum"
+    assert chosen.gold[0].totals == {"total_sum": "count"}
     assert (chosen.sources[0].topic, chosen.sources[0].unique_by) == ("t", "id")
     assert chosen.sources[0].allowed_lateness_s == 7 * 24 * 3600
 
@@ -246,7 +246,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
             {"streams": {"slaes": {"threshold": 3}, "metrics": {"grce": "1m"}}},
             (
                 "streams.slaes: no stream 'slaes': did you mean sales? your own stream needs kind "
-                "(windowed_sums, windowed_statistics, running_totals, joined_calls) or python; "
+                "(windowed_sums, windowed_statistics, running_totals, joined_calls, sql) or python; "
                 "streams.metrics.grce: no key 'grce': did you mean grace?"
             ),
         ),

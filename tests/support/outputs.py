@@ -28,6 +28,8 @@ KEYS = {
     "metrics_1m": ("service_id", "metric_name", "window_start"),
     "metrics_summary_10m": ("environment", "metric_name", "window_start"),
     "user_transactions_5m": ("user_id", "window_start"),
+    "spending_5m": ("user_id", "window_start"),
+    "spending_by_size": ("size",),
     "product_sales": ("product",),
     "sales_notifications": ("product", "partition", "offset"),
     "call_records": ("user1", "user2", "ts"),
@@ -233,7 +235,7 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
     leaving, again = _leaving(settings, table, rows), _open_again(table, rows)
     columns = sorted({column for row in there[:1] for column in row if column not in _BOOKKEEPING})
     if not there:
-        columns = sorted(leaving[0]) if leaving else []
+        columns = sorted(name for name in leaving[0] if name != "state") if leaving else []
     keys = {tuple(row[name] for name in KEYS[table]) for row in again}
     sent = (row for row in map(with_micros, there) if tuple(row[name] for name in KEYS[table]) not in keys)
     found = Counter(tuple(row[name] for name in columns) for row in sent)
@@ -342,6 +344,32 @@ KEPT: Mapping[str, Kept] = {
             "windowEnd": _ms(row["window_end"]),
             "totalAmount": row["total_amount"],
             "count": row["count"],
+        },
+        exact=True,
+    ),
+    "spending_5m": Kept(
+        "spending-5m",
+        lambda row: joined(row["user_id"], str(_ms(row["window_start"]))),
+        lambda row: {
+            "userId": row["user_id"],
+            "windowStart": _ms(row["window_start"]),
+            "windowEnd": _ms(row["window_end"]),
+            "count": row["count"],
+            "total": row["total"],
+            "least": row["least"],
+            "lastAmount": row["last_amount"],
+        },
+        exact=True,
+    ),
+    "spending_by_size": Kept(
+        None,
+        lambda row: str(row["size"]),
+        lambda row: {
+            "size": row["size"],
+            "count": row["count"],
+            "mean": row["mean"],
+            "users": row["users"],
+            "lastEventTime": _ms(row["last_event_time"]),
         },
         exact=True,
     ),

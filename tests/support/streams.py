@@ -23,10 +23,13 @@ METRICS_1M, METRICS_SUMMARY_10M = METRICS.gold
 
 
 def under(settings: Settings, stream: Stream) -> Stream:
-    """Return the stream under the given settings, with only the gold tables that the given stream has."""
+    """Return the stream under the given settings, with the gold tables of the given stream.
+
+    A table that the settings do not declare is used as it is.
+    """
     (made,) = (one for one in load(settings) if one.name == stream.name)
-    names = {table.name for table in stream.gold}
-    return replace(made, gold=tuple(table for table in made.gold if table.name in names))
+    tables = {table.name: table for table in made.gold}
+    return replace(made, gold=tuple(tables.get(table.name, table) for table in stream.gold))
 
 
 def with_streams(settings: Settings, **tables: Mapping[str, Any]) -> Settings:

@@ -3,6 +3,7 @@
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl --python
+lakehouse new stream payments --kind windowed-sums --from-topic card-payments --records 1000
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +25,7 @@ import typer
 from lakehouse.cli.options import EnvelopeOption
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
-from lakehouse.common.record_lines import opened, read_lines
+from lakehouse.common.record_lines import envelope_of, opened, read_lines
 from lakehouse.common.terminal import echo, warn
 from lakehouse.dev.scaffold import Kind
 
@@ -34,13 +36,24 @@ app = typer.Typer(no_args_is_help=True, help="Generate a new stream.")
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-_OF_TESTS = ("here", "samples", "first", "second", "record")
+_OF_TESTS = ("here", "samples", "first", "second", "gold", "now", "record")
 """Names that a stream cannot have, because in upper case they clash with names in the generated tests."""
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
-    "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
-    "docs/streams.md describes the kinds, docs/streams-testing.md what --python writes."
+    "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl; "
+    "lakehouse new stream payments --kind windowed-sums --from-topic card-payments. "
+    "docs/streams.md describes the kinds, docs/new-stream.md what is guessed and written."
 )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Where the samples come from: files, perhaps of envelopes, or topics and the number of records."""
+
+    files: tuple[str, ...]
+    topics: tuple[str, ...]
+    records: int
+    envelopes: bool
 
 
 @app.callback()
@@ -54,13 +67,26 @@ def stream(
     *,
     kind: Annotated[Kind, typer.Option(help="The kind of gold table that the stream fills.")],
     sample: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="[TOPIC=]FILE",
             help="Sample records as JSON lines; may be repeated for a stream that reads several topics. "
             "The default topic is NAME-events.",
         ),
-    ],
+    ] = None,
+    from_topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Instead of --sample, read JSON records from this topic, which the stream will read; may be "
+            "repeated. No consumer group is used. The records are also written to ./NAME.jsonl, except with "
+            "--python.",
+        ),
+    ] = None,
+    records: Annotated[
+        int,
+        typer.Option(min=1, max=100_000, help="With --from-topic: how many of the newest records to read."),
+    ] = 1_000,
     by: Annotated[
         list[str] | None, typer.Option(help="A key field; may be repeated. Default: guessed.")
     ] = None,
@@ -77,25 +103,36 @@ def stream(
 ) -> None:
     """Generate a stream, and append it to the configuration file, which is created if it is missing.
 
-    Fields, types, required fields and the event time are guessed from the samples, and a comment marks each
-    guess. Lines that are not JSON objects are left out. With --python, the stream is instead written as a
-    package with suites and tests.
+    Fields, types, required fields, the event time and the key are guessed from the samples. Each guess is
+    printed, and marked by a comment. Currencies, units and names of metrics become part of the key; an id is
+    proposed in a comment. Lines that are not JSON objects are left out. With --python, the stream is instead
+    written as a package with suites and tests.
     """
     from lakehouse.dev.scaffold.package import files_of
-    from lakehouse.dev.scaffold.streams import KINDS, Wanted
+    from lakehouse.dev.scaffold.parts import Wanted
+    from lakehouse.dev.scaffold.streams import KINDS
     from lakehouse.dev.scaffold.toml import table_text
 
     _check_stream(name)
     if python:
         _check_package(name)
-    samples = _samples(name, sample, envelopes=envelope)
+    kept = Path(f"{name}.jsonl") if from_topic and not python else None
+    samples = _samples(name, _Given(tuple(sample or ()), tuple(from_topic or ()), records, envelope), kept)
     for warning in filter(None, (one.warning for one in samples.values())):
         warn(warning)
     made = KINDS[kind](Wanted(name, samples, by=tuple(by or ()), value=value, time=time))
+    for warning in made.warnings:
+        warn(warning)
     if not python:
         config = _add_table(name, table_text(name, kind.replace("-", "_"), made.stream))
-        trial = shlex.join(["lakehouse", "try", name, *(["--envelope"] if envelope else []), *sample])
-        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try the stream: {trial}")
+        tried = list(sample or ())
+        if kept is not None:
+            _write_envelopes(kept, samples)
+            tried, envelope = [str(kept)], True
+            echo(f"{kept}: the records from {' and '.join(samples)}")
+        trial = shlex.join(["lakehouse", "try", name, *(["--envelope"] if envelope else []), *tried])
+        echo(f"{config}: [streams.{name}]", *(f"  {note}" for note in made.notes))
+        echo("", f"Review the guesses, then try the stream: {trial}")
         return
     files = files_of(name, made, samples)
     Path(name).mkdir()  # fails if the directory exists, so the package contains only these files
@@ -104,7 +141,7 @@ def stream(
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened_file:
             opened_file.write(code)
-    echo(*(f"{name}/{path}" for path in files))
+    echo(*(f"{name}/{path}" for path in files), *(f"  {note}" for note in made.notes))
     echo(
         "",
         f"Review the guesses in {name}/{name}/streams.py; README.md explains how to try and test the stream.",
@@ -157,24 +194,64 @@ def _add_table(name: str, table: str) -> Path:
     return path
 
 
-def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> dict[str, Samples]:
-    """Return the samples in the given files, keyed by topic."""
-    from lakehouse.dev.scaffold.reading import samples_of
-    from lakehouse.dev.scaffold.streams import topic_of
+def _samples(name: str, given: _Given, kept: Path | None) -> dict[str, Samples]:
+    """Return the samples, keyed by topic. `kept` is the file to which they will be written.
 
+    Raises SettingsError unless either files or topics are given, or if `kept` exists.
+    """
+    from lakehouse.dev.scaffold.parts import topic_of
+    from lakehouse.dev.scaffold.reading import samples_of
+
+    if bool(given.files) == bool(given.topics):
+        raise SettingsError("specify either --sample or --from-topic")
+    if given.topics:
+        if given.envelopes:
+            raise SettingsError(
+                "--envelope describes the lines of --sample, so it cannot be used with --from-topic"
+            )
+        if kept is not None and os.path.lexists(kept):
+            raise SettingsError(f"./{kept} already exists: remove it, or use it with --sample")
+        return _from_topics(given)
     found: dict[str, Samples] = {}
-    for one in given:
+    for one in given.files:
         topic, said, path = one.partition("=")
         topic, path = (topic, path) if said else (topic_of(name), one)
-        if not _TOPIC.fullmatch(topic):
-            raise SettingsError(
-                f"--sample {printable(one)}: {printable(topic)!r} cannot be a topic's name: expected at most "
-                "249 letters, digits, dots, hyphens and underscores"
-            )
+        _check_topic(topic, f"--sample {printable(one)}")
         if topic in found:
             raise SettingsError(
                 f"two files contain samples for {topic}; specify the topic of each with --sample TOPIC=FILE"
             )
         with opened(path) as file:
-            found[topic] = samples_of(list(read_lines(file, path, envelopes=envelopes)))
+            found[topic] = samples_of(list(read_lines(file, path, envelopes=given.envelopes)))
     return found
+
+
+def _from_topics(given: _Given) -> dict[str, Samples]:
+    """Return the newest records of each topic."""
+    from lakehouse.dev.scaffold.from_topic import lines_of_topic
+    from lakehouse.dev.scaffold.reading import samples_of
+    from lakehouse.streams.registry import read_settings
+
+    settings = read_settings()
+    for topic in given.topics:
+        _check_topic(topic, f"--from-topic {printable(topic)}")
+    return {
+        topic: samples_of(lines_of_topic(settings.kafka.access, settings.topic(topic), given.records))
+        for topic in given.topics
+    }
+
+
+def _check_topic(topic: str, option: str) -> None:
+    if not _TOPIC.fullmatch(topic):
+        raise SettingsError(
+            f"{option}: {printable(topic)!r} cannot be a topic's name: expected at most "
+            "249 letters, digits, dots, hyphens and underscores"
+        )
+
+
+def _write_envelopes(file: Path, samples: Mapping[str, Samples]) -> None:
+    """Write the records to a new file, as envelopes with the topic that the stream names."""
+    with file.open("x", encoding="utf-8") as opened_file:
+        for topic, one in samples.items():
+            for line in one.lines:
+                opened_file.write(f"{envelope_of(replace(line.record, topic=topic))}\n")

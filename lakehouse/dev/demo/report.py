@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,18 +156,20 @@ def summarise(lake: Lake, done: Done, console: Console) -> None:
 
 
 def what_next(settings: Settings, console: Console) -> None:
-    """Print commands that the user can try next."""
+    """Print commands that the user can try next, from any directory."""
+    path = f"export PATH={shlex.quote(sysconfig.get_path('scripts'))}:$PATH"
     lines: Sequence[str] = (
-        f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home))}",
-        '.venv/bin/lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',
-        '.venv/bin/lakehouse sql "SELECT offset, reasons FROM silver.dead_letters LIMIT 5" --format json',
-        ".venv/bin/lakehouse services up      # the demo's Kafka and Redis again",
-        ".venv/bin/lakehouse run all          # in one terminal: all layers of all streams, live",
-        ".venv/bin/lakehouse produce sales --rate 1000 --seconds 60   # in another",
-        ".venv/bin/lakehouse services down",
-        ".venv/bin/lakehouse serve            # gold over HTTP, at http://127.0.0.1:8080",
+        *([] if shutil.which("lakehouse") else [path]),
+        f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home.absolute()))}",
+        'lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',
+        'lakehouse sql "SELECT offset, reasons FROM silver.dead_letters LIMIT 5" --format json',
+        "lakehouse services up      # the demo's Kafka and Redis again",
+        "lakehouse run all          # in one terminal: all layers of all streams, live",
+        "lakehouse produce sales --rate 1000 --seconds 60   # in another",
+        "lakehouse services down",
+        "lakehouse serve            # gold over HTTP, at http://127.0.0.1:8080",
     )
-    console.print("what to try next", style="bold")
+    console.print("what to try next (docs/tutorial.md: your own file)", style="bold")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
 

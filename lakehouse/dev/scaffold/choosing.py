@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.printable import printable
-from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen, Time, listed, time_of
+from lakehouse.common.printable import cut, printable
+from lakehouse.dev.scaffold.samples import (
+    KEY_WORDS,
+    TIME_WORDS,
+    VALUE_WORDS,
+    Seen,
+    Time,
+    listed,
+    shown,
+    time_of,
+)
 from lakehouse.streams.contract import FieldType
 
 _NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
 PAIR = 2
 _KEYS = (FieldType.STRING, FieldType.LONG)
+_MOST_PAIRED, _MOST_SHOWN = 20, 20
 
 
 @dataclass(frozen=True)
@@ -70,15 +82,56 @@ class _Part:
     rank: Callable[[Seen], tuple[int, ...]]
 
 
+def _value_rank(field: Seen) -> tuple[int, ...]:
+    return (
+        len(field.words & VALUE_WORDS),
+        -len(field.words & KEY_WORDS),
+        int(field.type is not FieldType.LONG),
+    )
+
+
+def _key_rank(field: Seen) -> tuple[int, ...]:
+    """Return a rank for a key field. Repeated values count most, then the field's name, then its type."""
+    is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
+    is_text = field.type is FieldType.STRING
+    return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)
+
+
+_VALUE = _Part("--value", "a number", _NUMBERS, _value_rank)
+_KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank)
+
+
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the numeric field to use as the value. Raises SettingsError if there is none."""
-    return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
+    """Return the numeric field to use as the value.
+
+    Raises SettingsError if there is none, or if a field that cannot be read is more likely: one with numbers
+    as text, or two fields of which each sample has one.
+    """
+    free = [field for field in fields if field not in taken]
+    is_likely = named is not None or any(field.words & VALUE_WORDS for field in _fitting(_VALUE, free))
+    if not is_likely and (why := _unread_value(free)) is not None:
+        raise SettingsError(why)
+    return _choose(_VALUE, fields, taken, named)
 
 
-def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the field to use as a key. Raises SettingsError if there is none."""
-    part = _Part("--by", "a string or whole number", _KEYS, _key_rank)
-    return _choose(part, [field.as_text for field in fields], taken, named)
+def choose_key(fields: Sequence[Seen], taken: Collection[Seen], last: Collection[Seen]) -> Chosen:
+    """Return the field to use as a key, preferably not one of `last`.
+
+    Raises SettingsError if there is none.
+    """
+    texts = [field.as_text for field in fields]
+    likely = [field for field in texts if field not in last]
+    return _choose(_KEY, likely if has_key(likely, taken) else texts, taken, None)
+
+
+def named_key(fields: Sequence[Seen], named: str) -> Chosen:
+    """Return the field that the user named as a key. Raises SettingsError if it cannot be one."""
+    return _choose(_KEY, [field.as_text for field in fields], (), named)
+
+
+def has_key(fields: Sequence[Seen], taken: Collection[Seen]) -> bool:
+    """Return whether one of the fields, apart from those in `taken`, can be a key."""
+    return bool(_fitting(_KEY, [field for field in fields if field not in taken]))
 
 
 def choose_pair(
@@ -126,13 +179,13 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         field = _named(part.option, named, fields)
         if field.type not in part.types:
             kind = field.type.value
+            if part.types is _NUMBERS and field.has_numbers_as_text:
+                raise SettingsError(f"{part.option}: {_as_text(field)}")
             raise SettingsError(
                 f"{part.option} {printable(named)}: its values have the type {kind}; expected {part.what}"
             )
         return Chosen(field, field.said if field.spoilers else "")
-    fitting = [
-        field for field in fields if field.type in part.types and field.is_required and field not in taken
-    ]
+    fitting = _fitting(part, [field for field in fields if field not in taken])
     if not fitting:
         names = printable(listed([field.path for field in fields]))
         raise SettingsError(
@@ -142,6 +195,35 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
     others = listed([field.path for field in fitting if field is not best])
     why = f"{part.what} {best.how_often}{best.remark}"
     return Chosen(best, f"{why}; others: {others}" if others else why)
+
+
+def _fitting(part: _Part, fields: Sequence[Seen]) -> list[Seen]:
+    return [field for field in fields if field.type in part.types and field.is_required]
+
+
+def _unread_value(fields: Sequence[Seen]) -> str | None:
+    """Return why the samples have no value that a stream can read, or None if nothing looks like one."""
+    numeric = [field for field in fields if field.type in _NUMBERS or field.has_numbers_as_text]
+    optional = [field for field in numeric if 0 < len(field.at) < len(field.samples)]
+    for one, other in combinations(optional[:_MOST_PAIRED], 2):
+        if sorted((*one.at, *other.at)) == list(range(len(one.samples))):
+            first, second = sorted((one, other), key=lambda field: field.has_numbers_as_text)
+            names = [printable(shown(field.path)) for field in (first, second)]
+            return (
+                f"each sample has either {names[0]} or {names[1]}, and a stream reads its value from one "
+                f"field: with --value {names[0]}, samples without it become dead letters "
+                f"({len(second.at):,} of {len(second.samples):,})"
+            )
+    as_text = [field for field in numeric if field.has_numbers_as_text and field.words & VALUE_WORDS]
+    return _as_text(as_text[0]) if as_text else None
+
+
+def _as_text(field: Seen) -> str:
+    return (
+        f"{printable(shown(field.path))} is a number written as text, such as "
+        f"{cut(json.dumps(field.values[0]), _MOST_SHOWN)}, which a stream does not read as a number: have "
+        "the producer send JSON numbers, or name another field with --value"
+    )
 
 
 def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
@@ -159,18 +241,3 @@ def _is_likely(field: Seen, time: Time) -> bool:
 
 def _hints(field: Seen) -> frozenset[str]:
     return field.words & TIME_WORDS
-
-
-def _value_rank(field: Seen) -> tuple[int, ...]:
-    return (
-        len(field.words & VALUE_WORDS),
-        -len(field.words & KEY_WORDS),
-        int(field.type is not FieldType.LONG),
-    )
-
-
-def _key_rank(field: Seen) -> tuple[int, ...]:
-    """Return a rank for a key field. Repeated values count most, then the field's name, then its type."""
-    is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
-    is_text = field.type is FieldType.STRING
-    return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

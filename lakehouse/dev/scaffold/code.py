@@ -7,15 +7,17 @@ only through `escaped` (in code and docstrings), `comment` or `span` (in Markdow
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 from lakehouse.common.printable import printable
 from lakehouse.dev.scaffold.samples import Seen, shown
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of
+from lakehouse.streams.messages import json_path
 
 _TAKEN = frozenset(
     {
@@ -41,7 +43,7 @@ _TAKEN = frozenset(
 )
 """Column names that the kinds use in their tables and transformations."""
 _SHORT = 96
-_LONGEST_COLUMN = 40
+_SHORT_COLUMN, _LONGEST_COLUMN = 22, 40
 _BYTE, _SHORT_CODE = 0x100, 0x10000
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -133,15 +135,34 @@ class Columns:
     def take(self, field: Seen, *makes: str) -> str:
         """Return a field's column name, and reserve the names `makes`, in which {} stands for that name."""
         if field.path not in self._by_path:
-            name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
-            if name in _TAKEN or not name[:1].isalpha():
-                name = f"record_{name}".rstrip("_")
-            base, number = name, 2
-            while not self._names.isdisjoint(made := {name, *(one.format(name) for one in makes)}):
-                name, number = f"{base}_{number}", number + 1
-            self._names |= made
-            self._by_path[field.path] = name
+            for name in _column_names(field):
+                made = {name, *(one.format(name) for one in makes)}
+                if self._names.isdisjoint(made):
+                    self._names |= made
+                    self._by_path[field.path] = name
+                    break
         return self._by_path[field.path]
+
+
+def _column_names(field: Seen) -> Iterator[str]:
+    """Yield possible column names, the best first.
+
+    The best is the whole path. If it is long, it is the path without its outermost objects, then with more
+    of them. The last resort is a number at the end.
+    """
+    paths = [column_of(json_path.text_of(field.names[outer:])) for outer in range(len(field.names))]
+    whole = [name for name in paths if name]
+    short = next((at for at, name in enumerate(whole) if len(name) <= _SHORT_COLUMN), len(whole) - 1)
+    names = [_fitting_column(name) for name in whole[short::-1]] if whole else [_fitting_column("")]
+    yield from names
+    yield from (f"{names[-1]}_{number}" for number in count(2))
+
+
+def _fitting_column(name: str) -> str:
+    """Return a column name that is not too long, not taken by the kinds, and begins with a letter."""
+    if len(name) > _LONGEST_COLUMN:
+        name = name[: _LONGEST_COLUMN + 1].rpartition("_")[0] or name[:_LONGEST_COLUMN]
+    return f"record_{name}".rstrip("_") if name in _TAKEN or not name[:1].isalpha() else name
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from lakehouse.common.extras import DISTRIBUTION
+from lakehouse.dev.scaffold.parts import sample_files
 from lakehouse.dev.scaffold.reading import Samples
-from lakehouse.dev.scaffold.streams import Made, sample_files
+from lakehouse.dev.scaffold.streams import Made
 from lakehouse.dev.scaffold.texts import filled
 
 _MOST_SAMPLES = 100
@@ -27,13 +28,13 @@ def files_of(name: str, made: Made, samples: Mapping[str, Samples]) -> dict[str,
         f"tests/test_{name}.py": made.tests,
     }
     return files | {
-        f"tests/{names[topic]}": _as_lines(one, made.spoilt[topic]) for topic, one in samples.items()
+        f"tests/{names[topic]}": _as_lines(one, made.left_out[topic]) for topic, one in samples.items()
     }
 
 
-def _as_lines(samples: Samples, spoilt: Collection[int]) -> str:
-    """Return the first samples that are not in `spoilt` as JSON lines. Line breaks in them become spaces."""
-    values = (one.line.record.value or b"" for at, one in enumerate(samples.kept) if at not in spoilt)
+def _as_lines(samples: Samples, left_out: Collection[int]) -> str:
+    """Return the first samples that are not left out as JSON lines. Line breaks in them become spaces."""
+    values = (one.line.record.value or b"" for at, one in enumerate(samples.kept) if at not in left_out)
     kept = (value.decode().replace("\r", " ").replace("\n", " ") for value in values)
     return "".join(f"{value}\n" for value in islice(kept, _MOST_SAMPLES))
 
@@ -51,4 +52,5 @@ def _readme(name: str, made: Made, files: Mapping[str, str]) -> str:
         f"    lakehouse produce file tests/{file} --topic {topic}" for topic, file in files.items()
     )
     about, table = made.about.in_markdown, next(iter(made.suites))
-    return filled("README.md", name, about=about, tried=tried, sent=sent, table=table)
+    changes = "\n".join(f"- {change}" for change in made.changes)
+    return filled("README.md", name, about=about, tried=tried, sent=sent, table=table, changes=changes)

@@ -15,6 +15,7 @@ from lakehouse.common.record_lines import Line
 _MOST_LEVELS = 50
 _TOO_DEEP = f"nests objects and arrays more than {_MOST_LEVELS} deep"
 _MOST_NAMED = 3
+_EXPECTED = "Expected a JSON object on each line; docs/tutorial.md turns a CSV file into such lines"
 _WHOLE = re.compile(r"(-?[0-9]{1,37})\.0+")
 
 
@@ -43,10 +44,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither."""
+    """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither.
+
+    `lines` contains all of them, in order.
+    """
 
     kept: Sequence[Sample]
     left_out: Sequence[LeftOut] = ()
+    lines: Sequence[Line] = ()
 
     @property
     def warning(self) -> str | None:
@@ -66,8 +71,8 @@ def samples_of(lines: Sequence[Line]) -> Samples:
     kept = [one for one in read if isinstance(one, Sample)]
     left_out = [one for one in read if isinstance(one, LeftOut)]
     if not kept:
-        raise SettingsError(f"every sample is left out: {_named(left_out)}")
-    return Samples(kept, left_out)
+        raise SettingsError(f"every sample is left out: {_named(left_out)}. {_EXPECTED}")
+    return Samples(kept, left_out, lines)
 
 
 class _ConstantError(ValueError):

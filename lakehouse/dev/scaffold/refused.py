@@ -1,6 +1,7 @@
 """The sample records that a new stream refuses, for its first dead-letter test.
 
-These are the lines that are left out of the samples, and the samples with a string where most have a number.
+These are the lines that are left out of the samples, the samples with a string where most have a number, and
+those without a field of the key or without the value.
 """
 
 from __future__ import annotations
@@ -17,15 +18,23 @@ EVENT_TIME = "event_time"
 _MOST_RECORDS, _MOST_LENGTH = 10, 1_000
 
 Spoilt = Mapping[int, Collection[str]]
-"""Maps the index of a sample to the columns in which it has a string instead of a number."""
+"""Maps the index of a sample to the columns for which it has a string instead of a number, or no value."""
 
 
-def spoilt_by(fields: Iterable[tuple[Seen, str]]) -> dict[int, list[str]]:
-    """Return which samples have a string in a field that is declared as a number, and in which columns."""
+def spoilt_by(
+    fields: Iterable[tuple[Seen, str]], required: Iterable[tuple[Seen, str]] = ()
+) -> dict[int, list[str]]:
+    """Return which samples have a string in a field that is declared as a number, and in which columns.
+
+    The samples that lack one of the `required` fields are included.
+    """
     found: dict[int, list[str]] = {}
     for field, column in fields:
         for spoiler in field.spoilers:
             found.setdefault(spoiler.at, []).append(column)
+    for field, column in required:
+        for at in field.lacking:
+            found.setdefault(at, []).append(column)
     return found
 
 

@@ -43,6 +43,7 @@ _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -107,6 +108,12 @@ class Seen:
         return len(self.values) == len(self.samples) and "" not in self.fitting
 
     @property
+    def lacking(self) -> tuple[int, ...]:
+        """The index of each sample without the field, or with an empty string in a field of strings."""
+        having = {at for at, value in zip(self.at, self.values, strict=True) if value != "" or self.spoilers}
+        return tuple(at for at in range(len(self.samples)) if at not in having)
+
+    @property
     def how_often(self) -> str:
         """The number of samples with a fitting value, as text."""
         count, every = len(self.fitting), len(self.samples)
@@ -124,7 +131,14 @@ class Seen:
     @property
     def said(self) -> str:
         """Text with the number of samples that contain the field and, if it is a number, the exceptions."""
+        if self.has_numbers_as_text:
+            return f"{self.how_often}, numbers written as text"
         return f"a number {self.how_often}{self.remark}" if self.spoilers else self.how_often
+
+    @cached_property
+    def has_numbers_as_text(self) -> bool:
+        """Whether all values are strings with a number, such as "12.50"."""
+        return all(isinstance(value, str) and _NUMBER.fullmatch(value) for value in self.values)
 
     @property
     def words(self) -> frozenset[str]:

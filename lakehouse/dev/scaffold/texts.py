@@ -61,15 +61,19 @@ class Refused:
 def tests_text(
     name: str,
     records: tuple[Record, Record],
-    table: str,
+    now: str | None,
     outcome: tuple[Record, Record],
     refused: Sequence[Refused],
 ) -> str:
-    """Return the code of tests for a stream with one topic: two records yield a row and a message."""
+    """Return the code of tests for a stream with one topic: two records yield a row and a message.
+
+    `now` is the clock's time in the tests, or None for the current time.
+    """
     (first, second), (row, sent) = map(literal, records), outcome
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
-    dead = _refused_text(name, [one.value for one in refused], refused)
-    return filled("tests.py", name, samples=text("samples.jsonl"), table=table, refused=dead, **values)
+    values |= {"now": literal(now), "samples": text("samples.jsonl")}
+    dead = _refused_text(name, [one.value for one in refused], refused, "\n        now=NOW,")
+    return filled("tests.py", name, refused=dead, **values)
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,12 @@ def call_tests_text(
     )
 
 
-def _refused_text(name: str, records: Any, refused: Sequence[Refused]) -> str:
-    """Return the code of a test that these records become dead letters, or no code if there are none."""
+def _refused_text(name: str, records: Any, refused: Sequence[Refused], now: str = "") -> str:
+    """Return the code of a test that these records become dead letters, or no code if there are none.
+
+    `now` is the code that sets the test's clock.
+    """
     if not refused:
         return ""
     dead = [{"record": number, **reason} for number, one in enumerate(refused) for reason in one.reasons]
-    return filled("refused.py", name, records=literal(records, 8), dead=literal(dead, 8))
+    return filled("refused.py", name, records=literal(records, 8), now=now, dead=literal(dead, 8))

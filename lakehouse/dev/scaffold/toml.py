@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 
 _INDENT = "    "
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _FIELD = ("name", "column", "type")
+_PROPOSED = re.compile(r'# (unique_by|sequence_by)=(".*"),')
 _FOUR_DIGITS = 0xFFFF
 
 
@@ -41,7 +43,7 @@ class _Comments:
         for token in tokenize.generate_tokens(io.StringIO(module).readline):
             if token.type == tokenize.COMMENT:
                 kept = self._after if token.line[: token.start[1]].strip() else self._alone
-                kept[token.start[0]] = token.string
+                kept[token.start[0]] = _comment(token.string)
 
     def above(self, node: ast.expr) -> list[str]:
         """Return the comments on the lines directly above an expression."""
@@ -65,10 +67,17 @@ class _Comments:
         return "" if found is None else f"  {found}"
 
 
+def _comment(comment: str) -> str:
+    """Return a comment, in which a proposed argument becomes a proposed key."""
+    found = _PROPOSED.fullmatch(comment)
+    return comment if found is None else f"# {found[1]} = {_string(ast.literal_eval(found[2]))}"
+
+
 def _records(call: ast.Call, comments: _Comments) -> Iterator[str]:
     (topic,) = call.args
     yield f"topic = {_value(topic)}{comments.after(topic)}"
-    yield from comments.below(topic)
+    if not call.keywords:  # otherwise, the comments are above the first keyword
+        yield from comments.below(topic)
     for keyword in call.keywords:
         yield from _pair("fields" if keyword.arg == "also" else str(keyword.arg), keyword.value, comments)
 

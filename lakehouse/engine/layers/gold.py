@@ -39,7 +39,7 @@ def spec(table: MergedTable) -> TableSpec:
         pinned_settings=table.pinned_settings,
         made_with=made_with(table),
         shape={"keys": ",".join(table.keys)}
-        | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
+        | ({} if table.window is None else {"window_s": table.window.recorded}),
         cluster_by=None if table.time_columns is None else table.time_columns[0],
         comment=table.comment,
     )

@@ -7,7 +7,6 @@ row that another record has corrected or deleted. They are computed again from s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 from lakehouse.engine.layers.step import Batch
 from lakehouse.engine.progress import cuts
 from lakehouse.storage.spark.execution import Amount, execute_for
-from lakehouse.storage.tables import DELETED, Lake, from_micros, shifted
+from lakehouse.storage.tables import DELETED, Lake, from_micros
 from lakehouse.storage.tables.commits import CHANGE_TYPE
 from lakehouse.storage.tables.pruning import in_spans, merged
 from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
@@ -105,10 +104,9 @@ def wall_clock_of(table: MergedTable) -> WallClock | None:
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
     """Select the silver rows in the windows of the keys, or all rows if the table has no windows."""
-    if table.window_s is None or "window_start" not in table.keys:
+    if table.window is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
-    length = timedelta(seconds=table.window_s)
-    begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
-    spans = merged((start, shifted(start, length)) for start in begun)
-    return in_spans("event_time", spans).condition()
+    spans = merged((start, table.window.end_of(start)) for start in (starts[0] if starts else ()))
+    times = [(from_micros(start), from_micros(end)) for start, end in spans]
+    return in_spans("event_time", times).condition()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.operations.audit.report import Check, Compared
@@ -20,8 +22,7 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
     for kept in (table, *table.sides):
         found = cut.found[kept.name]
         different = [recompute.differences(found, anew[kept.name], kept)]
-        quantiles = kept.comparison.quantiles
-        if quantiles is not None:
+        for quantiles in kept.comparison.quantiles:
             merged = table.combine(cut.merged)
             different.append(recompute.rank_errors(found, merged, kept, quantiles))
         subject = Compared(
@@ -34,9 +35,9 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
 
 def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
     """Return a note with the number of rows whose total overflows its type, if there are any."""
-    if not isinstance(kept, GoldTable) or kept.total is None:
+    if not isinstance(kept, GoldTable) or not kept.totals:
         return []
-    rows = found.where(F.col(kept.total).isNull()).count()
+    rows = found.where(reduce(Column.__or__, (F.col(name).isNull() for name in kept.totals))).count()
     return [f"{rows:,} rows with a total that overflows its type; see ops.keys_set_aside"] if rows else []
 
 

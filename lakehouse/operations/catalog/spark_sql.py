@@ -80,17 +80,17 @@ def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") 
 
 def _view_set_aside(spark: SparkSession, streams: Sequence[Stream], known: Collection[str]) -> None:
     kept = [table for stream in streams for table in stream.gold if f"gold.{table.name}" in known]
-    totals = [_rows_set_aside(table, table.total) for table in kept if table.total is not None]
+    totals = [_rows_set_aside(table, *one) for table in kept for one in table.totals.items()]
     if totals:
         spark.sql("CREATE DATABASE IF NOT EXISTS ops")
         spark.sql(f"CREATE OR REPLACE VIEW ops.{_SET_ASIDE} AS {' UNION ALL '.join(totals)}")
 
 
-def _rows_set_aside(table: GoldTable, total: str) -> str:
+def _rows_set_aside(table: GoldTable, total: str, count: str) -> str:
     key = ", ".join(f"`{name}`" for name in table.keys)
     return (
         f"SELECT 'gold.{table.name}' AS `table`, to_json(struct({key})) AS key, "  # noqa: S608
-        f"'beyond_total' AS reason, count FROM gold.{table.name} WHERE `{total}` IS NULL"
+        f"'beyond_total' AS reason, {count} AS count FROM gold.{table.name} WHERE `{total}` IS NULL"
     )
 
 

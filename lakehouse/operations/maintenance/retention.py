@@ -164,7 +164,10 @@ def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) 
         if before is None or table.time_columns is None:
             return None
         is_final = F.lit(True) if table.final is None else table.final()
-        return Cut((F.col(table.time_columns[1]) < F.lit(before)) & is_final, TakenRows(before))
+        has_ended = F.col(table.time_columns[1]) < F.lit(before)
+        if table.window is not None:
+            has_ended &= F.expr(table.window.end(table.time_columns[0])) <= F.lit(before)
+        return Cut(has_ended & is_final, TakenRows(before))
 
     return make
 

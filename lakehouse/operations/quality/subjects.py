@@ -37,18 +37,19 @@ _SALES_THRESHOLD = "streams.sales.threshold"
 _FEED_AGE = timedelta(days=1)
 CHANGES = "_changes"
 LIMITS_VIEW = "limits"
+_LAST = "last_event_time"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec and its time column.
+    """A table that can have a suite: its spec and its time column, or None if its rows have no time.
 
     `suites` is the package that contains the table's suite. `declared` is the stream's declaration of the
     table, or None if the table belongs to no stream.
     """
 
     spec: TableSpec
-    time: str
+    time: str | None
     suites: str = OWN_SUITES
     declared: Source | MergedTable | None = None
 
@@ -75,8 +76,10 @@ def subjects(streams: Sequence[Stream]) -> list[Subject]:
     ]
 
 
-def _time_of(table: MergedTable) -> str:
-    return table.time_columns[1] if table.time_columns else "last_event_time"
+def _time_of(table: MergedTable) -> str | None:
+    if table.time_columns is not None:
+        return table.time_columns[1]
+    return _LAST if _LAST in table.schema.names else None
 
 
 class PinnedTables:
@@ -120,9 +123,10 @@ class PinnedTables:
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows at its pinned version. With `since` (UTC), older rows are omitted.
+        """Return the table's rows at its pinned version.
 
-        Raises TableError if the pinned version no longer exists.
+        With `since` (UTC), older rows are omitted, if rows have a time. Raises TableError if the pinned
+        version no longer exists.
         """
         version = self.versions[subject.name]
         try:
@@ -130,7 +134,9 @@ class PinnedTables:
         except PySparkException as error:
             raise TableError(f"{subject.name} has no version {version}: {first_line(error)}") from error
         frame = tables.as_declared(frame, subject.spec.schema)
-        return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
+        if since is None or subject.time is None:
+            return frame
+        return frame.where(F.col(subject.time) >= F.lit(since))
 
     @cached_property
     def amount(self) -> Amount:

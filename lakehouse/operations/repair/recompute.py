@@ -7,13 +7,13 @@ compared if retention has deleted them or their records (`lakehouse.engine.ops_t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, MapType
+from pyspark.sql.types import DataType, DoubleType, MapType, StructType
 
 from lakehouse.engine.layers.recomputing import wall_clock_of
 from lakehouse.engine.ops_tables import retained
@@ -117,9 +117,9 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
 def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
     """Return the keys of rows whose quantiles exceed the allowed rank error. `what` contains the error."""
     keys, value = list(table.keys), F.col(quantiles.value)
-    estimated = found.where(F.col("count") > quantiles.exact_to).select(*keys, *quantiles.ranks)
+    estimated = found.where(F.col(quantiles.count) > quantiles.exact_to).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
-    counts = {"_rows": F.count(F.lit(1))}
+    counts = {"_rows": F.count("_value")}
     for name in quantiles.ranks:
         counts[f"_below_{name}"] = F.count_if(F.col("_value") < F.col(name))
         counts[f"_up_to_{name}"] = F.count_if(F.col("_value") <= F.col(name))
@@ -159,25 +159,45 @@ def _what(table: MergedTable) -> Column:
 def _wrong_columns(table: MergedTable) -> list[Column]:
     clock, comparison = wall_clock_of(table), table.comparison
     becomes = {} if clock is None else clock.set_columns()
-    slack, quantiles = comparison.slack(), comparison.quantiles
+    slack = comparison.slack()
+    estimates = {name: one for one in comparison.quantiles for name in one.ranks}
     cleared = table.state.columns if isinstance(table, GoldTable) and table.state else ()  # by maintenance
     wrong = []
-    for column in table.schema:
-        name = column.name
-        if name in table.keys or name in comparison.ignored:
+    for name, type_ in _compared(table.schema):
+        if name in table.keys or {name, name.partition(".")[0]} & set(comparison.ignored):
             continue
         found, expected = F.col(f"f.{name}"), F.col(f"e.{name}")
         if name in becomes:
             expected = F.when(F.col("f._waits"), expected).otherwise(F.col(f"becomes.{name}"))
         more = F.col(f"slack.{name}") if name in slack else F.lit(0.0)
-        different = _different(found, expected, column.dataType, more)
-        if quantiles is not None and name in quantiles.ranks:
-            different &= F.col("f.count") <= quantiles.exact_to
+        if name in comparison.present:
+            wrong.append(_unlike_presence(name, found, expected))
+            continue
+        different = _different(found, expected, type_, more)
+        if name in estimates:
+            different &= F.col(f"f.{estimates[name].count}") <= estimates[name].exact_to
         if name in cleared:
             different &= found.isNotNull()
         says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", but should be "), _text(expected))
         wrong.append(F.when(different, says))
     return wrong
+
+
+def _unlike_presence(name: str, found: Column, expected: Column) -> Column:
+    """Return a message if only one of the two values is null, or null."""
+    lacks, has = F.lit(f"{name} is null, but should have a value"), F.lit(f"{name} should be null")
+    return F.when(found.isNull() & expected.isNotNull(), lacks).when(
+        found.isNotNull() & expected.isNull(), has
+    )
+
+
+def _compared(schema: StructType) -> Iterator[tuple[str, DataType]]:
+    """Yield the columns to compare, with their types. A struct's fields take its place."""
+    for column in schema:
+        if isinstance(column.dataType, StructType):
+            yield from ((f"{column.name}.{field.name}", field.dataType) for field in column.dataType)
+        else:
+            yield column.name, column.dataType
 
 
 def _different(found: Column, expected: Column, type_: DataType, slack: Column) -> Column:

@@ -10,6 +10,7 @@ import { groupOf, rowsTable, timeOf } from "./rows.js";
 import { sqlOf } from "./sql.js";
 
 const SPANS = [["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"], ["", "everything"]];
+const SHORT = 3600; // the longest windows of which six hours are shown first; of longer windows, everything
 const MOST = 1000;
 const PAUSE_MS = 1000;
 
@@ -129,7 +130,7 @@ function tabs(streams, shown) {
 
 function chosen(table, parameters) {
   const keys = Object.fromEntries(groupOf(table).map((column) => [column, parameters[column] ?? ""]));
-  return { keys, within: parameters.within ?? (table.windowSeconds === null ? "" : "21600") };
+  return { keys, within: parameters.within ?? ((table.windowSeconds ?? Infinity) > SHORT ? "" : "21600") };
 }
 
 /** The newest rows in the time span that ends with the newest row; `path` is the URL that returns them. */

@@ -59,9 +59,9 @@ class Gold:
         """Return the row with this key. Times match if they agree to the millisecond, as in messages."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
-    def rows_of(self, table: MergedTable, keys: Row, start_ms: int, end_ms: int) -> GoldRows:
-        """Return the rows with these key values and a time in [start_ms, end_ms), in epoch ms."""
-        conditions = _matches(table, keys) + _between(table, start_ms * _MILLI, end_ms * _MILLI)
+    def rows_of(self, table: MergedTable, keys: Row, start_us: int, end_us: int) -> GoldRows:
+        """Return the rows with these key values and a time in [start_us, end_us), in epoch microseconds."""
+        conditions = _matches(table, keys) + _between(table, start_us, end_us)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -130,24 +131,24 @@ class Lookups:
         Windows without events are left out. Redis cannot distinguish such a window from an expired one, so a
         series that has gaps and reaches back further than the time to live is read from gold.
         """
-        assert table.window_s is not None  # noqa: S101 - only windowed tables have series
-        column, step = table.keys[-1], table.window_s * 1000
+        assert table.window is not None  # noqa: S101 - only windowed tables have series
+        column, window = table.keys[-1], table.window
         newest = (await self.latest(table, keys)).rows[0]
-        last = int(json.loads(newest.message)[_name_of(table, column)])
-        starts = [last - number * step for number in range(windows)]
-        names = [_named(table.export.redis.row_key.of({**keys, column: start * 1000})) for start in starts]
+        last = int(json.loads(newest.message)[_name_of(table, column)]) * 1000
+        starts = list(accumulate(range(1, windows), lambda start, _: window.previous(start), initial=last))
+        names = [_named(table.export.redis.row_key.of({**keys, column: start})) for start in starts]
         why = None
         try:
             found = await self._live.rows(table.name, names)
             there = [one for one in found.rows if one is not None]
-            is_whole = found.holds_all and starts[-1] > (time.time() - self._whole_s) * 1000
+            is_whole = found.holds_all and starts[-1] > (time.time() - self._whole_s) * 1_000_000
             if there and (len(there) == windows or is_whole):
                 return _of_redis(table, there)
         except RedisAwayError as error:
             why = error
         what = ", ".join(map(str, keys.values()))
         answer = await self._from_gold(
-            table, why, lambda: self._gold.rows_of(table, keys, starts[-1], last + step), what
+            table, why, lambda: self._gold.rows_of(table, keys, starts[-1], window.end_of(last)), what
         )
         newest_first = sorted(answer.rows, key=lambda said: -(said.row or {})[column])
         return Answer(answer.source, answer.generation, answer.version, tuple(newest_first))

@@ -10,8 +10,6 @@ from lakehouse.streams.definition import GoldTable, MergedTable, Source, only
 from lakehouse.streams.messages.layout import Row
 from lakehouse.streams.transforms.nulls import FilledNulls
 
-_MICROS_PER_S = 1_000_000
-
 
 @dataclass(frozen=True)
 class RowKey:
@@ -32,19 +30,21 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
 
     `main` is the table itself or, for a side table, the table that it is maintained with. The key is known if
     each key column is a column of silver or the start of the window that contains the event time. It is
-    unknown if the table combines several silver tables.
+    unknown if the table combines several silver tables, or selects rows or computes columns.
     """
     silver, defaults = f"silver.{source.table}", _defaults(main)
     if defaults is None:
         tables = " and ".join(f"silver.{name}" for name in main.reads)
-        why = f"a row of gold.{table.name} combines rows of {tables}"
+        how = "combines" if len(main.reads) > 1 else "is computed from selected"
+        why = f"a row of gold.{table.name} {how} rows of {tables}"
         return RowKey(None, f"{why}, so a single silver row does not determine its key")
     columns, found = silver_schema(source).names, dict[str, Any]()
+    window, time = table.window, table.time_columns and table.time_columns[0]
     for name in table.keys:
         if name in columns:
             found[name] = defaults.get(name) if row[name] is None else row[name]
-        elif name == _window_column(table) and row["event_time"] is not None:
-            found[name] = _window_start(row["event_time"], table.window_s or 1)
+        elif window is not None and name == time and row["event_time"] is not None:
+            found[name] = window.start_of(row["event_time"])
         else:
             return RowKey(None, f"the key column {name} of gold.{table.name} is not a column of {silver}")
     lacking = [name for name, value in found.items() if value is None]
@@ -58,13 +58,3 @@ def _defaults(main: GoldTable) -> Row | None:
     if isinstance(main.combine, FilledNulls):
         return main.combine.defaults
     return {} if main.combine is only else None
-
-
-def _window_column(table: MergedTable) -> str | None:
-    """Return the key column that contains the window start, or None if the table has no windows."""
-    return None if table.window_s is None or table.time_columns is None else table.time_columns[0]
-
-
-def _window_start(micros: int, length_s: int) -> int:
-    """Return the start of the window that contains a time. Windows start at multiples of their length."""
-    return micros - micros % (length_s * _MICROS_PER_S)

@@ -28,6 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import registry as sinks
 from lakehouse.streams.definition import MergedTable, Stream
 from lakehouse.streams.messages.layout import Row
+from lakehouse.streams.window_lengths import Calendar
 
 _LONG = 2**63 - 1
 _INTEGER = 2**31 - 1
@@ -223,12 +224,19 @@ def _described_table(table: MergedTable) -> dict[str, Any]:
         "key": list(table.keys),
         "latestBy": list(_distinct((*view.group.columns, *view.member.columns))),
         "time": None if table.time_columns is None else table.time_columns[0],
-        "windowSeconds": table.window_s,
+        "windowSeconds": None if table.window is None else table.window.most_s,
+        "calendar": _described_calendar(table),
         "fields": list(table.export.value.values),
         "columns": {name: table.schema[name].dataType.typeName() for name in others_of(table)},
         "settings": {**table.pinned_settings, **made_with(table)},
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
+
+
+def _described_calendar(table: MergedTable) -> dict[str, str] | None:
+    """Return the unit and the zone of windows by the calendar, or None for others and for other rows."""
+    window = table.window
+    return {"unit": window.unit, "zone": window.zone} if isinstance(window, Calendar) else None
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

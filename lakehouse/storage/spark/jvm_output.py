@@ -1,4 +1,4 @@
-"""Remove two warnings that Spark's JVM prints to standard error whenever it starts."""
+"""Remove three harmless warnings that Spark's JVM prints to standard error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ _HARMLESS = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     # Java 24 and later: Spark opens a package that no longer exists.
     b"WARNING: package sun.security.action not in java.base",
+    # Java 12 and later: DataSketches, the library for percentiles; Spark has its sketches on the heap.
+    (
+        b"Warning: Java versions > Java 11 can only operate in restricted mode "
+        b"where no off-heap operations are allowed!"
+    ),
 )
-"""Warnings that Spark's own JVM options cause, and that no option suppresses."""
+"""Warnings that Spark and its libraries cause, and that no option suppresses."""
 _STANDARD_ERROR = 2
 _PATIENCE_S = 5.0
 
@@ -40,7 +45,7 @@ def filtered() -> Iterator[int]:
 
 
 def _relay(read_end: int) -> None:
-    """Copy lines, except the two warnings, until the last writer closes its end of the pipe."""
+    """Copy lines, except these warnings, until the last writer closes its end of the pipe."""
     rest = b""
     while piece := os.read(read_end, 1 << 16):
         *lines, rest = (rest + piece).split(b"\n")

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -78,10 +78,30 @@ def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Add declared columns that the rows lack, as null. A table lacks new columns until a query opens it."""
-    missing = [field for field in schema if field.name not in rows.columns]
-    lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
+    """Add declared columns and fields of structs that the rows lack, as null.
+
+    A table lacks new columns until a query opens it.
+    """
+    kept, lacking = {field.name: field.dataType for field in rows.schema}, dict[str, Column]()
+    for field in schema:
+        standing = kept.get(field.name)
+        if standing is None:
+            lacking[field.name] = F.lit(None).cast(field.dataType)
+        elif isinstance(standing, StructType) and isinstance(field.dataType, StructType):
+            lacking |= _filled(field.name, standing, field.dataType)
     return rows.withColumns(lacking) if lacking else rows
+
+
+def _filled(name: str, standing: StructType, declared: StructType) -> dict[str, Column]:
+    """Return the struct with all declared fields, or nothing if it has them already."""
+    if set(declared.names) <= set(standing.names):
+        return {}
+    struct = F.col(name)
+    fields = (
+        (struct[one.name] if one.name in standing.names else F.lit(None).cast(one.dataType)).alias(one.name)
+        for one in declared
+    )
+    return {name: F.when(struct.isNotNull(), F.struct(*fields))}
 
 
 def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:

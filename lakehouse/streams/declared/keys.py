@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, ValidationInfo, model_validator
 from pydantic import Field as Key
-from pydantic import model_validator
 
 from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.contract import FieldType, TimeUnit
@@ -29,22 +29,39 @@ from lakehouse.streams.declared.values import (
     Table,
     Threshold,
     Topic,
+    WindowSize,
     Zone,
     matching,
 )
 from lakehouse.streams.definition import Field, Stream
 from lakehouse.streams.kinds import (
+    Aggregates,
     Records,
+    Selected,
     Side,
     Windows,
     joined_calls,
     running_totals,
+    sql,
     windowed_statistics,
     windowed_sums,
 )
 from lakehouse.streams.messages import layout
+from lakehouse.streams.window_lengths import window_length
 
 _COLUMN = re.compile(r"\{(\w+)\}")
+
+
+def _check_window_zone(zone: str, info: ValidationInfo) -> str:
+    """Refuse a zone for a length that is not of the calendar. The key `length` comes before the zone."""
+    length = info.data.get("length")  # missing if the length itself is refused
+    if length is not None:
+        window_length(length, zone)
+    return zone
+
+
+WindowZone = Annotated[Zone, AfterValidator(_check_window_zone)] | None
+"""The zone of windows whose length is of the calendar."""
 
 
 class SourceKeys(Table):
@@ -146,7 +163,8 @@ class WindowedSums(OfOneTopic):
     kind: Literal["windowed_sums"]
     by: Fields
     value: OneField
-    length: Length
+    length: WindowSize
+    zone: WindowZone = None
     signed: bool = False
     gold_table: Name | None = None
     to: Destination = None
@@ -161,7 +179,7 @@ class WindowedSums(OfOneTopic):
             by=_fields(self.by),
             value=self.value.of(FieldType.DECIMAL),
             length=self.length,
-            **self.given("signed", "gold_table", "to", "group", "comment"),
+            **self.given("zone", "signed", "gold_table", "to", "group", "comment"),
         )
 
 
@@ -169,7 +187,8 @@ class WindowKeys(Table):
     """The keys for a gold table with statistics: the arguments of `Windows`. `series` is a template."""
 
     by: Fields
-    length: Length
+    length: WindowSize
+    zone: WindowZone = None
     absent: dict[str, str] | None = None
     gold_table: Name | None = None
     to: Destination = None
@@ -186,7 +205,7 @@ class WindowKeys(Table):
 
     def windows(self) -> Windows:
         """Return the declared windows."""
-        given = self.given("absent", "gold_table", "to", "merge_every", "comment")
+        given = self.given("zone", "absent", "gold_table", "to", "merge_every", "comment")
         series = None if self.series is None else _key(self.series)
         return Windows(by=_fields(self.by), length=self.length, series=series, **given)
 
@@ -279,11 +298,62 @@ class JoinedCalls(OfKind):
         return tuple(self.sides)
 
 
+class SelectedKeys(Table):
+    """A computed column: an SQL expression on the columns of a row, and its type."""
+
+    sql: Name
+    type: Literal["string", "long", "double", "decimal", "boolean"] = "string"
+
+    def selected(self) -> Selected:
+        """Return the declared column."""
+        return Selected(self.sql, FieldType(self.type))
+
+
+class AggregatesKeys(Table):
+    """The keys for a gold table with aggregates: the arguments of `Aggregates`."""
+
+    by: Fields
+    aggregates: dict[str, Name]
+    select: dict[str, SelectedKeys] = Key(default_factory=dict)
+    where: Name | None = None
+    length: WindowSize | None = None
+    zone: WindowZone = None
+    gold_table: Name | None = None
+    to: Destination = None
+    group: Name | None = None
+    comment: str | None = None
+
+    def table(self) -> Aggregates:
+        """Return the declared table."""
+        given = self.given("where", "length", "zone", "gold_table", "to", "group", "comment")
+        select = {name: one.selected() for name, one in self.select.items()}
+        by = tuple(one.name if one.name in select else one.of(FieldType.STRING) for one in self.by)
+        return Aggregates(by=by, aggregates=self.aggregates, select=select, **given)
+
+
+class Sql(OfOneTopic):
+    """The keys for `sql`."""
+
+    kind: Literal["sql"]
+    tables: Annotated[list[AggregatesKeys], Key(min_length=1)]
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream of aggregates."""
+        also = _fields(self.fields)
+        records = Records(self.topic, table=self.table, also=also)
+        return sql(name, records, tables=[one.table() for one in self.tables])
+
+    def sources_in_order(self) -> tuple[SourceKeys, ...]:
+        """Return the stream's keys without the fields, which the stream already has."""
+        return (self.model_copy(update={"fields": []}),)
+
+
 KINDS: Mapping[str, type[OfKind]] = {
     "windowed_sums": WindowedSums,
     "windowed_statistics": WindowedStatistics,
     "running_totals": RunningTotals,
     "joined_calls": JoinedCalls,
+    "sql": Sql,
 }
 
 

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from lakehouse.common.errors import SettingsError, first_line
-from lakehouse.common.nearest import no_such, shown
+from lakehouse.common.nearest import no_such
 from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
+from lakehouse.streams.expressions import expression, refused_words
 
 _COLUMN = re.compile(r"\{(\w+)\}")
-# Strings, quoted names and comments. They can contain any words.
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
-_CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
-_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
-_REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("now", "curdate", "unix_timestamp", "current_timezone"), _CLOCK),
-    **dict.fromkeys(("current_date", "current_time", "current_timestamp", "localtimestamp"), _CLOCK),
-    **dict.fromkeys(("rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle"), _RANDOM),
-    **dict.fromkeys(("current_user", "session_user", "user", "current_role"), _USER),
-    **dict.fromkeys(("current_catalog", "current_database", "current_schema", "version"), _USER),
-    **dict.fromkeys(("raise_error", "assert_true"), "it ends the run"),
-    "over": "it reads other rows",
-    "select": "it reads other rows",
-}
-"""Functions and keywords that Spark accepts in a condition but rules must not contain, with reasons."""
-_WITHOUT_BRACKETS = {
-    *("current_date", "current_time", "current_timestamp", "localtimestamp"),
-    *("current_user", "session_user", "user", "current_catalog", "current_database", "select"),
-}
 
 
 class RuleKeys(Table):
@@ -71,11 +50,7 @@ class SqlRules:
 
     def _rule(self, place: int, rule: RuleKeys) -> Rule:
         key = f"{self.key}.rules[{place}].fails_when"
-        try:
-            violated = F.expr(rule.fails_when)
-        except PySparkException as error:
-            said = f"{key} = {shown(rule.fails_when)} is not SQL"
-            raise SettingsError(f"{said}: {first_line(error)}") from None
+        violated = expression(rule.fails_when, key)
         return Rule(rule.name, rule.column, violated, _message(rule.message), key)
 
 
@@ -88,21 +63,8 @@ def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -
         for name in _COLUMN.findall(rule.message):
             if name not in columns:
                 yield f"{at}.message: {no_such('column', name, columns)}"
-        for word, reason in _refused_words(rule.fails_when, columns):
+        for word, reason in refused_words(rule.fails_when, columns):
             yield f"{at}.fails_when: {word} is not allowed in a rule, because {reason}"
-
-
-def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[str, str]]:
-    names = {name.lower() for name in columns}
-    for found in _WORD.finditer(_QUOTED.sub(" '' ", condition)):
-        word = found[0].removesuffix(found[1] or "").lower()
-        is_call = found[1] is not None
-        if word in _REFUSED and (is_call or (word in _WITHOUT_BRACKETS and word not in names)):
-            yield word, _REFUSED[word]
-    for quoted in _QUOTED.findall(condition):
-        is_text = quoted[0] in "'\""  # not a column in backticks
-        if is_text and quoted[1:-1].strip().lower() in _MOMENTS:  # Spark would cast it to a time
-            yield quoted, _CLOCK
 
 
 def _message(template: str) -> Column:

@@ -19,6 +19,7 @@ from lakehouse.streams.contract import MOST_PLACES, Field, FieldType, KeyForm, M
 from lakehouse.streams.definition import header_of
 from lakehouse.streams.kinds.records import column_of
 from lakehouse.streams.messages import json_path
+from lakehouse.streams.window_lengths import window_length
 
 _EARLIEST, _LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _START = ("earliest", "latest")
@@ -68,6 +69,12 @@ def _check_id(name: str) -> str:
     return name if header_of(name) else _check_path(name)
 
 
+def _check_window(text: str) -> str:
+    if window_length(text).most_s > CENTURY_S:
+        raise ValueError("expected a window of at most a century")
+    return text
+
+
 def _check_zone(name: str) -> str:
     try:
         ZoneInfo(name)
@@ -114,6 +121,8 @@ Duration = Annotated[str, _duration(0)]
 """A duration as text. Zero is allowed."""
 Length = Annotated[str, _duration(1)]
 """A duration of at least a second."""
+WindowSize = Annotated[str, AfterValidator(_check_window)]
+"""A duration of at least a second, or a unit of the calendar."""
 Moment = Annotated[datetime, BeforeValidator(moment), AfterValidator(_check_moment)]
 Path = Annotated[str, AfterValidator(_check_path)]
 Id = Annotated[str, AfterValidator(_check_id)]

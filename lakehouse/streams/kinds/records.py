@@ -10,7 +10,6 @@ from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.definition import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
-_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
 
 Named = str | Field
 """A field in the records: its JSON name, or a Field, which also determines the column and type."""
@@ -143,14 +142,6 @@ def json_name_of(column: str) -> str:
 def pinned_name(stream: str, setting: str) -> str:
     """Return the full key in `lakehouse.toml` for an argument that determines a table's rows."""
     return f"streams.{stream}.{setting}"
-
-
-def label_of(length_s: int) -> str:
-    """Return a length of time as a label: 300 becomes 5m."""
-    for unit, seconds in _UNITS_S.items():
-        if length_s % seconds == 0:
-            return f"{length_s // seconds}{unit}"
-    return f"{length_s}s"
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:

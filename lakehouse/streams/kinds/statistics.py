@@ -30,7 +30,6 @@ from lakehouse.streams.kinds.records import (
     Records,
     field_of,
     fields_of,
-    label_of,
     message_name_of,
     optional,
     pinned_name,
@@ -43,6 +42,7 @@ from lakehouse.streams.messages.layout import Equals, Key, Millis, Plain, joined
 from lakehouse.streams.transforms import statistics
 from lakehouse.streams.transforms.nulls import FilledNulls
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling, statistics_message
+from lakehouse.streams.window_lengths import window_length
 
 _ON_THE_WAY = ("_now", "recomputed")
 
@@ -52,7 +52,9 @@ class Windows:
     """A gold table with statistics per key and window.
 
     by             the fields in its key, all strings
-    length         the length of its tumbling event-time windows, such as 1m
+    length         the length of its tumbling event-time windows: a duration, such as 1m, or day, week or
+                   month
+    zone           the time zone of days, weeks and months, such as Europe/Berlin; None: UTC
     absent         default values for optional key fields, by field name or column; silver keeps the null,
                    but the table gets the default. All other key fields are required
     gold_table     its name; by default `<stream>_<length>`, such as points_1m
@@ -64,6 +66,7 @@ class Windows:
 
     by: Named | Sequence[Named]
     length: str
+    zone: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     gold_table: str | None = None
     to: str | None = ""
@@ -130,7 +133,7 @@ def windowed_statistics(
             one,
             source,
             StatisticsWindows(
-                Tumbling(tuple(field.column for field in one.fields), parse_duration_s(one.length)),
+                Tumbling(tuple(field.column for field in one.fields), window_length(one.length, one.zone)),
                 grace_s=late_s,
                 quantile_k=quantile_k,
                 idle_after_s=idle_s,
@@ -151,11 +154,11 @@ def _in_order(measured: Field, tables: Sequence[Windows]) -> tuple[Field, ...]:
 
 
 def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapping[str, str]) -> GoldTable:
-    columns, length_s = kept.windows.by, kept.windows.length_s
-    name = table.gold_table or f"{source.table}_{label_of(length_s)}"
+    columns, window = kept.windows.by, kept.windows.length
+    name = table.gold_table or f"{source.table}_{window.label}"
     series = table.series or joined_key(*columns)
     others = columns[:-1] or columns
-    comment = f"One row per {', '.join(columns)} and {label_of(length_s)} window, with statistics."
+    comment = f"One row per {', '.join(columns)} and {window.label} window, with statistics."
     return GoldTable(
         name=name,
         comment=table.comment or comment,
@@ -164,7 +167,7 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
         keys=kept.windows.keys,
         schema=kept.schema,
         time_columns=("window_start", "window_start"),
-        window_s=length_s,
+        window=window,
         merge_every_s=parse_duration_s(table.merge_every),
         preaggregate=kept.preaggregate,
         fold=kept.fold,
@@ -173,12 +176,14 @@ def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapp
         comparison=Comparison(
             ignored=("sketch",),
             slack=statistics.slack,
-            quantiles=Quantiles(
-                value=kept.value,
-                ranks=statistics.PERCENTILES,
-                keyed=kept.keyed,
-                exact_to=kept.quantile_k,
-                limit=statistics.rank_error_limit(kept.quantile_k),
+            quantiles=(
+                Quantiles(
+                    value=kept.value,
+                    ranks=statistics.PERCENTILES,
+                    keyed=kept.keyed,
+                    exact_to=kept.quantile_k,
+                    limit=statistics.rank_error_limit(kept.quantile_k),
+                ),
             ),
         ),
         needs_recompute=kept.needs_recompute,

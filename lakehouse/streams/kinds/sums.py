@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.common.quantities import parse_duration_s
 from lakehouse.storage.tables import described
 from lakehouse.streams.definition import (
     EventTimeProgress,
@@ -31,7 +30,6 @@ from lakehouse.streams.kinds.records import (
     field_of,
     json_name_of,
     keys_of,
-    label_of,
     message_name_of,
     source_of,
     topic_of,
@@ -39,6 +37,7 @@ from lakehouse.streams.kinds.records import (
 from lakehouse.streams.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.streams.transforms import decimals
 from lakehouse.streams.transforms.windows import Tumbling
+from lakehouse.streams.window_lengths import window_length
 
 _ON_THE_WAY = ("coming", "more", "recomputed", "standing")
 
@@ -50,6 +49,7 @@ def windowed_sums(
     by: Named | Sequence[Named],
     value: Named,
     length: str,
+    zone: str | None = None,
     signed: bool = False,
     gold_table: str | None = None,
     to: str | None = "",
@@ -61,7 +61,8 @@ def windowed_sums(
     name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
     by          the fields in the key, all strings
-    length      the length of the tumbling event-time windows, such as 5m
+    length      the length of the tumbling event-time windows: a duration, such as 5m, or day, week or month
+    zone        the time zone of days, weeks and months, such as Europe/Berlin; None: UTC
     signed      whether amounts may be zero or negative; if not, such records become dead letters under the
                 rule not_positive
     gold_table  the gold table's name; by default `<stream>_<length>`, such as payments_5m
@@ -73,26 +74,26 @@ def windowed_sums(
     boundaries of micro-batches do not affect the rows.
     """
     keys, amount = keys_of(by, _ON_THE_WAY), field_of(value, FieldType.DECIMAL)
-    length_s = parse_duration_s(length)
-    sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
+    window = window_length(length, zone)
+    sums = _Sums(Tumbling(tuple(one.column for one in keys), window), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)
     source = source_of(name, records, (*keys, amount), rules=rules)
-    table = gold_table or f"{source.table}_{label_of(length_s)}"
+    table = gold_table or f"{source.table}_{window.label}"
     names = {message_name_of(one): one.column for one in keys}
     start = Millis("window_start")
     member = joined_key(*names.values()) if len(names) > 1 else key(Plain(keys[0].column))
     kept = GoldTable(
         name=table,
-        comment=comment or f"One row per {', '.join(names)} and {label_of(length_s)} window, with the total.",
+        comment=comment or f"One row per {', '.join(names)} and {window.label} window, with the total.",
         reads=(source.table,),
         keys=sums.windows.keys,
         schema=sums.schema,
         time_columns=("window_start", "window_start"),
-        window_s=length_s,
+        window=window,
         preaggregate=sums.preaggregate,
         fold=sums.fold,
         needs_recompute=sums.needs_recompute if signed else None,
-        total=sums.total,
+        totals={sums.total: "count"},
         export=Export(
             topic=topic_of(to, table),
             key=member,

@@ -148,7 +148,7 @@ def running_totals(
         counted=lambda: F.count(F.lit(1)),
         fold=totals.fold,
         needs_recompute=totals.not_to_be_added_to,
-        total="total",
+        totals={"total": "count"},
         sides=(notified,),
         comparison=Comparison(ignored=("made_anew",)),
         pinned_settings=pinned,

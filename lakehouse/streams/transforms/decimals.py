@@ -20,7 +20,7 @@ _DIGITS, _PLACES = 15, 9
 _HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 
 
-def total(column: str, over: WindowSpec | None = None) -> Column:
+def total(column: str | Column, over: WindowSpec | None = None) -> Column:
     """Return the sum of a column that contains no nulls, as an aggregate or over a window.
 
     The sum is null if it does not fit in decimal(38,9).
@@ -30,9 +30,15 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
         added = F.try_sum(amount)
         return added if over is None else added.over(over)
 
-    amount = F.col(column).cast(TYPE)
+    amount = (F.col(column) if isinstance(column, str) else column).cast(TYPE)
     parts = sum_of(_high(amount)), sum_of(amount % F.lit(_HIGH_FROM))
     return F.coalesce(sum_of(amount), _put_together(*parts))
+
+
+def added(one: Column, other: Column) -> Column:
+    """Return the sum of two amounts, or null if either is null or the sum does not fit in decimal(38,9)."""
+    low = one % F.lit(_HIGH_FROM) + other % F.lit(_HIGH_FROM)
+    return _put_together(_high(one) + _high(other), low)
 
 
 def total_of_positive(column: str) -> Column:

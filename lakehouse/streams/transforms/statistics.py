@@ -79,18 +79,26 @@ def merged(left: str, right: str) -> dict[str, Column]:
         return F.col(f"{left}.{column}"), F.col(f"{right}.{column}")
 
     (n_a, n_b), (mean_a, mean_b), (m2_a, m2_b) = pair("count"), pair("avg"), pair("m2")
-    n = n_a + n_b
-    delta = mean_b - mean_a
+    mean, m2 = pairwise((n_a, mean_a, m2_a), (n_b, mean_b, m2_b))
     sum_a, sum_b = pair("sum")
     return {
-        "count": one("count", n),
+        "count": one("count", n_a + n_b),
         "sum": one("sum", sum_a + sum_b),
         "min": F.least(*pair("min")),
         "max": F.greatest(*pair("max")),
-        "avg": one("avg", mean_a + delta * (n_b / n)),
-        "m2": one("m2", m2_a + m2_b + delta * delta * (n_a / n) * n_b),
+        "avg": one("avg", mean),
+        "m2": one("m2", m2),
         "sketch": one("sketch", F.kll_sketch_merge_double(*pair("sketch"))),
     }
+
+
+def pairwise(
+    one: tuple[Column, Column, Column], other: tuple[Column, Column, Column]
+) -> tuple[Column, Column]:
+    """Return the mean and M2 of two groups together. Each group is its count, mean and M2."""
+    (n_a, mean_a, m2_a), (n_b, mean_b, m2_b) = one, other
+    n, delta = n_a + n_b, mean_b - mean_a
+    return mean_a + delta * (n_b / n), m2_a + m2_b + delta * delta * (n_a / n) * n_b
 
 
 def derived() -> dict[str, Column]:
@@ -109,18 +117,18 @@ def rank_error_limit(quantile_k: int) -> float:
 
 
 def slack() -> dict[str, Column]:
-    """Return how much two computations of each statistic can differ because of rounding.
+    """Return how much two computations of each statistic can differ because of rounding."""
+    count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))
+    found = rounding(count, size, F.col("stddev"))
+    return {**found, "sum": found["avg"] * count, "m2": found["variance"] * count}
+
+
+def rounding(count: Column, size: Column, stddev: Column) -> dict[str, Column]:
+    """Return how much two computations of avg, variance and stddev can differ because of rounding.
 
     The rounding error of a sum of doubles grows with its largest terms, and that of a deviation with the
-    largest values.
+    largest values. `size` is the largest magnitude of a value.
     """
-    count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))
     deviation = _ROUNDING * count * size + _LEAST
-    variance = deviation * (2 * F.coalesce("stddev", F.lit(0.0)) + deviation)
-    return {
-        "sum": deviation * count,
-        "avg": deviation,
-        "stddev": deviation,
-        "variance": variance,
-        "m2": variance * count,
-    }
+    variance = deviation * (2 * F.coalesce(stddev, F.lit(0.0)) + deviation)
+    return {"avg": deviation, "stddev": deviation, "variance": variance}

@@ -1,8 +1,8 @@
 """Tumbling event-time windows, and tables with statistics of a value per window.
 
-A window is [window_start, window_start + length), UTC. Each start is a multiple of the length since the
-epoch. A row becomes final once event time has passed the window's end plus the grace period. While no events
-arrive, the wall clock decides instead. A final row remains final even if the grace period changes
+A window is [window_start, window_end), UTC; `lakehouse.streams.window_lengths` defines both times. A row
+becomes final once event time has passed the window's end plus the grace period. While no events arrive, the
+wall clock decides instead. A final row remains final even if the grace period changes
 (`lakehouse.engine.progress.finality`), but is still updated as long as silver accepts records for it.
 """
 
@@ -19,20 +19,22 @@ from pyspark.sql.types import StructType
 
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
-from lakehouse.storage.tables import described, shifted
+from lakehouse.storage.tables import described, from_micros, shifted
+from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.definition import EventClock, EventTimeProgress, GoldTable, Stream, WallClock
 from lakehouse.streams.messages.layout import Equals, Message, Millis, Plain
 from lakehouse.streams.transforms import statistics
+from lakehouse.streams.window_lengths import Seconds, WindowLength
 
-_MINUTE_S = 60
+_MINUTE = Seconds(60)
 
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Tumbling windows of `length_s` seconds, for each combination of values in the columns `by`."""
+    """Tumbling windows of this length, for each combination of values in the columns `by`."""
 
     by: tuple[str, ...]
-    length_s: int
+    length: WindowLength
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -41,12 +43,11 @@ class Tumbling:
 
     def start(self) -> Column:
         """Return the start of the window that contains event_time."""
-        micros = F.unix_micros("event_time")
-        return F.timestamp_micros(micros - F.pmod(micros, F.lit(self.length_s * 1_000_000)))
+        return F.expr(self.length.start("event_time"))
 
     def end(self) -> Column:
         """Return the end of the window that starts at window_start."""
-        return F.col("window_start") + F.expr(f"INTERVAL {self.length_s} SECONDS")
+        return F.expr(self.length.end("window_start"))
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,10 @@ class StatisticsWindows:
 
         Later windows have not ended yet.
         """
-        return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
+        if progress.before is None:
+            return None
+        length, reached = self.windows.length, (progress.before - EPOCH) // timedelta(microseconds=1)
+        return from_micros(length.previous(length.start_of(reached)))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
         """Add a column to clean rows with the start of each row's window."""
@@ -200,4 +204,4 @@ def service_metrics(streams: Iterable[Stream]) -> GoldTable | None:
     """
     message = statistics_message({"serviceId": "service_id", "metricName": "metric_name"})
     tables = (table for stream in streams for table in stream.gold)
-    return next((one for one in tables if one.window_s == _MINUTE_S and one.export.value == message), None)
+    return next((one for one in tables if one.window == _MINUTE and one.export.value == message), None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import tokenize
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -17,14 +19,16 @@ from markdown_it import MarkdownIt
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.dev.scaffold import Kind
 from lakehouse.dev.scaffold.package import files_of
+from lakehouse.dev.scaffold.parts import Wanted
 from lakehouse.dev.scaffold.reading import Samples, samples_of
-from lakehouse.dev.scaffold.streams import KINDS, Wanted
+from lakehouse.dev.scaffold.streams import KINDS
 from lakehouse.dev.scaffold.toml import table_text
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.checks import check_names
 from lakehouse.streams.definition import Stream
 
+COMMENT = re.compile(r'# (guess: .*|(unique_by|sequence_by)=".*",)')
 RUN = 'raise SystemExit("it has run")'
 PIECES = [
     *('"""', "'''", '"', "'", "\\", "\n", "\r", "\r\n", "\t", "\x00", "\x0b", "\x0c", "\x1c", "\x85"),
@@ -125,7 +129,8 @@ def check(files: Mapping[str, str]) -> Stream:
     }
     kinds = {token.type for token in MarkdownIt().parse(files["README.md"])}
     assert kinds == {
-        *("heading_open", "heading_close", "inline", "paragraph_open", "paragraph_close", "code_block")
+        *("heading_open", "heading_close", "inline", "paragraph_open", "paragraph_close", "code_block"),
+        *("bullet_list_open", "list_item_open", "list_item_close", "bullet_list_close"),
     }
     inner = [one for token in MarkdownIt().parse(files["README.md"]) for one in token.children or ()]
     assert {one.type for one in inner} == {"text", "code_inline", "softbreak"}
@@ -143,7 +148,7 @@ def check_python(text: str) -> None:
             assert isinstance(statement.value, ast.Constant)
             assert statement is tree.body[0]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        assert token.type != tokenize.COMMENT or token.string.startswith("# guess: ")
+        assert token.type != tokenize.COMMENT or COMMENT.match(token.string)
 
 
 def declared(text: str) -> Stream:
@@ -268,3 +273,24 @@ def test_names_of_payloads_are_declared_as_they_are_and_never_run(
     absent = {path_of(name) for name, value in flat.items() if value is None}
     assert found[0] - {"timestamp"} == flat_paths - absent - {"timestamp"}
     assert found[1] - {"timestamp"} == {path_of(name) for name in (*ends, there)} - {"timestamp"}
+
+
+HARD_NAMES = [f'x"""\n{RUN}', f"x\n{RUN}", 'x", ', "x\\", "x\u2028", "x{}", "量"]
+
+
+@pytest.mark.parametrize("name", HARD_NAMES)
+def test_names_of_proposed_ids_are_comments_that_can_be_uncommented_and_never_run(name: str) -> None:
+    of_id, sequence = f"{name} id", f"{name} version"
+    records = [{of_id: number, sequence: 1, "user": "ann", "amount": 2.5} for number in range(3)]
+
+    files = written(Kind.WINDOWED_SUMS, {"shop-events": sampled(*records)})
+
+    check(files)
+    code = files["shop/streams.py"]
+    table = table_text("shop", "windowed_sums", code)
+    for proposal in ("unique_by", "sequence_by"):
+        code, table = (text.replace(f"# {proposal}", proposal) for text in (code, table))
+    (source,) = declared(code).sources
+    assert (source.unique_by, source.sequence_by) == (path_of(of_id), path_of(sequence))
+    keys = tomllib.loads(table)["streams"]["shop"]
+    assert (keys["unique_by"], keys["sequence_by"]) == (path_of(of_id), path_of(sequence))

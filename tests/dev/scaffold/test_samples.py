@@ -174,7 +174,13 @@ def test_a_warning_names_the_first_three_lines() -> None:
     ("values", "why"),
     [
         ((None,), "none of the samples has a value"),
-        ((b"1", b"2"), "every sample is left out: s:1 is not a JSON object; s:2 is not a JSON object"),
+        (
+            (b"day,amount",),
+            (
+                "every sample is left out: s:1 is not JSON: Expecting value: line 1 column 1 (char 0). "
+                "Expected a JSON object on each line; docs/tutorial.md turns a CSV file into such lines"
+            ),
+        ),
     ],
 )
 def test_samples_of_which_none_is_left_are_refused(values: tuple[bytes | None, ...], why: str) -> None:

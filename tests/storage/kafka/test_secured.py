@@ -24,6 +24,7 @@ from lakehouse.operations.telemetry.broker import Broker
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.kafka.rows import read_group
+from lakehouse.storage.kafka.newest import newest_records
 from lakehouse.storage.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.storage.kafka.probe import require_broker
 from lakehouse.storage.kafka.rights import Held, Right, grant, look_up, set_passwords
@@ -145,6 +146,11 @@ def produced(access: KafkaAccess, topic: str) -> object:
     return summary.acknowledged
 
 
+def sampled(access: KafkaAccess, topic: str) -> object:
+    produced(access, topic)
+    return newest_records(access, topic, 1)
+
+
 ALL = (
     Right("Read", "topic", "{topic}", ""),
     Right("Write", "topic", "{topic}", ""),
@@ -162,6 +168,8 @@ NONE: tuple[Right, ...] = ()
         (NONE, offset_ranges, "Describe topic {topic}"),
         (NONE, denied_to_telemetry, "Describe topic {topic}"),
         (NONE, lambda access, topic: create_topics(access, {topic: 1}), "Describe topic {topic}"),
+        (NONE, lambda access, topic: newest_records(access, topic, 1), "Describe topic {topic}"),
+        (ALL[1:2], sampled, "Read topic {topic}"),
         (ALL[:1], produced, "Write to topic {topic}"),
         (ALL[:2] + ALL[3:], lambda access, topic: read_group(access, GROUP, topic), f"Read group {GROUP}"),
         (ALL[:3], send, f"Write to transactional id {GROUP}"),
@@ -197,6 +205,7 @@ def test_with_these_rights_alone_rows_leave_and_topics_are_read(secured: Secured
 
     assert read_group(secured.user, GROUP, topic) == Reached(1, "note")
     assert sum(end - first for first, end in offset_ranges(secured.user, topic).values()) > 0
+    assert [record.value for record in newest_records(secured.user, topic, 9)] == [b"v"]
     assert unlimited(secured.user, [topic]).untold == [topic]
     grant(secured.admin, "lakehouse", [Right("DescribeConfigs", "topic", topic, "")])
     assert unlimited(secured.user, [topic]).untold == []

@@ -1,4 +1,4 @@
-"""The output of Spark's JVM reaches standard error, except for two warnings at every start."""
+"""The output of Spark's JVM reaches standard error, except for three harmless warnings."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def test_all_lines_but_the_harmless_ones_arrive_before_a_failure(capfd: pytest.C
 import os
 os.write(2, b"WARNING: Using incubator modules: jdk.inc")
 os.write(2, b"ubator.vector\\nWARNING: package sun.security.action not in java.base\\n")
+os.write(2, b"Warning: Java versions > Java 11 can only operate in restricted mode where no off-heap")
+os.write(2, b" operations are allowed!\\n")
 os.write(2, b"WARNING: Using incubator modules: another\\nError: no room")
 raise SystemExit(1)
 """

@@ -18,6 +18,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
+from lakehouse.streams.window_lengths import Seconds
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.support.streams import METRICS, METRICS_1M, under, with_streams
 
@@ -53,7 +54,7 @@ class Gold:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self.kept = StatisticsWindows(
-            Tumbling(("service_id", "metric_name"), 60), grace_s=60, quantile_k=200, idle_after_s=300
+            Tumbling(("service_id", "metric_name"), Seconds(60)), grace_s=60, quantile_k=200, idle_after_s=300
         )
         self.rows: Table = {}
         self.front: datetime | None = None

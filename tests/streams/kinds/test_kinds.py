@@ -18,7 +18,8 @@ from lakehouse.streams.kinds import (
     windowed_statistics,
     windowed_sums,
 )
-from lakehouse.streams.kinds.records import column_of, json_name_of, label_of
+from lakehouse.streams.kinds.records import column_of, json_name_of
+from lakehouse.streams.window_lengths import Seconds
 from lakehouse.testing import Case, SameGold
 
 NOON = "2026-03-01T12:00:00Z"
@@ -49,7 +50,7 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
         "v2_id",
     ]
     assert json_name_of("total_amount") == "totalAmount"
-    assert [label_of(seconds) for seconds in (60, 300, 90, 3600, 86_400, 5400)] == [
+    assert [Seconds(length_s).label for length_s in (60, 300, 90, 3600, 86_400, 5400)] == [
         "1m",
         "5m",
         "90s",

@@ -1,0 +1,335 @@
+"""Find the parts of a stream that reads one topic: event time, value, key, further fields, and proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.scaffold.choosing import (
+    Chosen,
+    ChosenTime,
+    choose_key,
+    choose_time,
+    choose_value,
+    has_key,
+    named_key,
+)
+from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
+from lakehouse.dev.scaffold.reading import Samples
+from lakehouse.dev.scaffold.recognising import Identity, Part, identity_of, parts_of_key
+from lakehouse.dev.scaffold.refused import EVENT_TIME, Spoilt, mended, spoilt_by, with_value
+from lakehouse.dev.scaffold.samples import Seen, fields_of, value_at
+from lakehouse.dev.scaffold.texts import Record
+from lakehouse.streams.contract import FieldType
+from lakehouse.streams.kinds.records import column_of
+
+NO_TIME = "no field looks like a time, so Kafka's timestamp is the event time"
+NO_ZONE = "the times have no offset: they are read as UTC; if they are local, name their zone"
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The request for a new stream: its name, its samples (keyed by topic), and the fields named by the user.
+
+    `by`, `value` and `time` name the key fields, the value field and the event-time field. A field is guessed
+    if its name is empty or None.
+    """
+
+    name: str
+    samples: Mapping[str, Samples]
+    by: tuple[str, ...] = ()
+    value: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a kind's key can be: several fields or one, and whether a record may lack one of them."""
+
+    is_single: bool = False
+    has_defaults: bool = False
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A topic's fields, grouped by role, with their columns and a sample record.
+
+    `left` says which fields are not in the key although they tell apart what must not be added up.
+    """
+
+    stream: str
+    topic: str
+    time: ChosenTime | None
+    keys: Sequence[Chosen]
+    value: Chosen
+    others: Sequence[Seen]
+    identity: Identity | None
+    left: Sequence[str]
+    columns: Columns
+    record: Record
+    samples: Samples
+    has_defaults: bool
+
+    def two_records(self, first: Any, second: Any) -> tuple[Record, Record]:
+        """Return the sample record with each of two values. If records have ids, the ids differ."""
+        one, other = (with_value(self.record, self.value.field.names, value) for value in (first, second))
+        if self.identity is not None:
+            names = self.identity.id.names
+            other = with_value(other, names, self.identity.another(value_at(other, names)))
+        return one, other
+
+    def about(self, sentence: str) -> About:
+        """Return the stream's description, made from a sentence about the value field and the key fields."""
+        keys = " and ".join("{}" for _ in self.keys)
+        names = (self.value.field.path, *(key.field.path for key in self.keys))
+        return About(sentence.replace("{key}", keys), names)
+
+    @property
+    def value_column(self) -> str:
+        """The name of the value field's column."""
+        return self.columns.take(self.value.field)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The names of the key fields' columns."""
+        return tuple(self.columns.take(key.field) for key in self.keys)
+
+    @property
+    def key_row(self) -> dict[str, str]:
+        """The key columns of the sample record, with the values that silver contains."""
+        fields = (key.field for key in self.keys)
+        return {self.columns.take(field): str(value_at(self.record, field.names)) for field in fields}
+
+    @property
+    def by(self) -> list[str]:
+        """The lines of code for the argument `by`."""
+        names = ", ".join(
+            named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
+        )
+        if len(self.keys) == 1:
+            why = _why(self.keys[0])
+        else:
+            why = [comment(f"guess: {key.field.path}: {key.why}") for key in self.keys if key.why]
+        why += [comment(f"guess: {line}") for line in self.left]
+        return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
+
+    def value_as(self, type_: FieldType) -> list[str]:
+        """Return the lines of code for the argument `value`."""
+        return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
+
+    @property
+    def absent(self) -> list[str]:
+        """The lines of code for the argument `absent`: defaults for key fields that some samples lack."""
+        lacking = [f'{text(key.field.path)}: "none"' for key in self.keys if not key.field.is_required]
+        return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
+
+    @property
+    def records(self) -> list[str]:
+        """The lines of code for the argument `records`."""
+        lines = records_of(self.topic, self.time, self.others, self.columns)
+        is_default = self.topic == topic_of(self.stream)
+        return [
+            lines[0],
+            f"{lines[1]}{'  # guess: default topic' if is_default else ''}",
+            *(f"    {line}" for line in self._proposed),
+            *lines[2:],
+        ]
+
+    @property
+    def _proposed(self) -> list[str]:
+        """The comments that propose an id and a sequence."""
+        lines = []
+        for argument, field, why in () if self.identity is None else self.identity.proposals:
+            lines += [comment(f"guess: {field.path}: {why}"), comment(f"{argument}={text(field.path)},")]
+        return lines
+
+    @property
+    def spoilt(self) -> Spoilt:
+        """The samples that the stream refuses."""
+        required = [self.value.field, *(() if self.has_defaults else (key.field for key in self.keys))]
+        return spoilt_of(self.time, [self.value.field, *self.others], self.columns, required)
+
+    @property
+    def repeated(self) -> frozenset[int]:
+        """The samples whose id occurs in an earlier sample."""
+        every = range(len(self.samples.kept))
+        return frozenset(every) - self.identity.firsts() if self.identity is not None else frozenset()
+
+    @property
+    def now(self) -> str | None:
+        """A day after the latest event time in the samples, as ISO 8601, or None if there is none."""
+        return None if self.time is None else later_than(self.time, self.time.field.fitting)
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each guess and proposal, with what was seen."""
+        lines = time_notes(self.time)
+        for role, chosen in (("value", self.value), *(("key", key) for key in self.keys)):
+            lines.append(f"{role}: {chosen.field.path}{f': {chosen.why}' if chosen.why else ''}")
+        if self.identity is not None:
+            lines += [f"proposal: {field.path}: {why}" for _, field, why in self.identity.proposals]
+        if self.spoilt:
+            first = self.samples.kept[min(self.spoilt)].line.place
+            lines.append(
+                f"dead letters: {len(self.spoilt):,} of {len(self.samples.kept):,} samples, such as {first}"
+            )
+        return lines
+
+
+def parts_of(wanted: Wanted, key: Key) -> Parts:
+    """Return the parts of a stream of one topic, whose kind has such a key."""
+    if len(wanted.samples) != 1:
+        raise SettingsError(f"this kind reads one topic; got samples for {', '.join(wanted.samples)}")
+    if key.is_single and len(wanted.by) > 1:
+        raise SettingsError("the key of running-totals is a single field: use --by only once")
+    ((topic, samples),) = wanted.samples.items()
+    fields = fields_of(samples.kept)
+    time = choose_time(fields, wanted.time)
+    taken = [time.field] if time else []
+    value = choose_value(fields, taken, wanted.value)
+    taken.append(value.field)
+    named_keys = [named_key(fields, by) for by in wanted.by]
+    identity = identity_of(fields, [*taken, *(one.field for one in named_keys)])
+    apart = parts_of_key([field for field in fields if field not in taken], value.field)
+    keys = named_keys or _keys(fields, taken, apart, identity, key)
+    taken += [one.field for one in keys]
+    others = [field for field in fields if field not in taken]
+    columns = Columns()
+    columns.take(value.field, "total_{}", "value")
+    for field in (*(one.field for one in keys), *others):
+        columns.take(field)
+    record = _whole_record(samples, [value.field, *(one.field for one in keys)], [*taken, *others])
+    return Parts(
+        stream=wanted.name,
+        topic=topic,
+        time=time,
+        keys=keys,
+        value=value,
+        others=others,
+        identity=identity,
+        left=_left(apart, keys, key, is_named=bool(named_keys)),
+        columns=columns,
+        record=record,
+        samples=samples,
+        has_defaults=key.has_defaults,
+    )
+
+
+def _keys(
+    fields: Sequence[Seen], taken: Sequence[Seen], parts: Sequence[Part], identity: Identity | None, key: Key
+) -> list[Chosen]:
+    """Return the guessed fields of the key: one that records share, and the parts that can be in the key."""
+    able = [] if key.is_single else [part for part in parts if key.has_defaults or _is_common(part.field)]
+    own = [part.field for part in able]
+    last = [*own, *(() if identity is None else identity.fields)]
+    is_enough = bool(own) and not has_key([field for field in fields if field not in last], taken)
+    chosen = [] if is_enough else [choose_key(fields, taken, last)]
+    return chosen + [
+        Chosen(one.field.as_text, f"{one.seen}: {one.values} are not added up, so it is part of the key")
+        for one in able
+        if all(one.field != other.field for other in chosen)
+    ]
+
+
+def _left(parts: Iterable[Part], keys: Sequence[Chosen], key: Key, *, is_named: bool) -> list[str]:
+    """Return a line for each part that is not in the key."""
+    lines = []
+    for part in parts:
+        if any(part.field == one.field for one in keys):
+            continue
+        path = part.field.path
+        if key.is_single:
+            but = "the key of running-totals is a single field"
+            way = "the key of windowed-sums can have several"
+        elif is_named:
+            but, way = "it is not in the key", f"to keep them apart, add --by {path}"
+        else:
+            but = f"{len(part.field.lacking):,} of {len(part.field.samples):,} samples lack it"
+            way = f"with --by {path}, they are kept apart, and records without it become dead letters"
+        lines.append(f"{path} has {part.seen}, but {but}: {part.values} are added up; {way}")
+    return lines
+
+
+def _is_common(field: Seen) -> bool:
+    """Return whether at least nine in ten samples have the field."""
+    return 10 * len(field.lacking) <= len(field.samples)
+
+
+def _whole_record(samples: Samples, needed: Sequence[Seen], fields: Iterable[Seen]) -> Record:
+    """Return the first sample with all needed values, in which no number is a string."""
+    records = [one.value for one in samples.kept]
+    whole = (one for one in records if all(value_at(one, field.names) not in (None, "") for field in needed))
+    return mended(next(whole, records[0]), fields)
+
+
+def topic_of(name: str) -> str:
+    """Return the default topic for a stream with this name."""
+    return f"{name.replace('_', '-')}-events"
+
+
+def sample_files(topics: Collection[str]) -> dict[str, str]:
+    """Return the name of the sample file for each topic."""
+    if len(topics) == 1:
+        return dict.fromkeys(topics, "samples.jsonl")
+    names: dict[str, str] = {}
+    for number, topic in enumerate(topics, start=1):
+        name = f"{column_of(topic)}.jsonl"
+        names[topic] = f"{number}_{name}" if name in (*names.values(), ".jsonl") else name
+    return names
+
+
+def later_than(time: ChosenTime, values: Iterable[Any]) -> str:
+    """Return the time a day after the latest of these event times, in ISO 8601."""
+    latest: datetime = max(time.time.of(value) for value in values)
+    return (latest + _DAY).isoformat()
+
+
+def time_notes(time: ChosenTime | None) -> list[str]:
+    """Return the lines about the event time."""
+    if time is None:
+        return [f"event time: {NO_TIME}"]
+    zone = [] if time.time.zone is None else [f"event time: {NO_ZONE} with event_time_zone"]
+    return [f"event time: {time.field.path}: {time.why}", *zone]
+
+
+def spoilt_of(
+    time: ChosenTime | None, fields: Sequence[Seen], columns: Columns, required: Sequence[Seen] = ()
+) -> Spoilt:
+    """Return the samples that the stream refuses because of its event time or one of the fields."""
+    every = [(time.field, EVENT_TIME)] if time else []
+    return spoilt_by(
+        [*every, *((field, columns.take(field)) for field in fields)],
+        [(field, columns.take(field)) for field in required],
+    )
+
+
+def records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
+    """Return the lines of code for the argument `records`."""
+    lines = ["Records(", f"    {text(topic)},"]
+    if time is None:
+        lines.append(f"    # guess: {NO_TIME}")
+    else:
+        lines.append(f"    event_time={text(time.field.path)},  {comment(f'guess: {time.why}')}")
+        if time.time.unit not in (None, "ms"):
+            lines.append(f"    event_time_unit={text(str(time.time.unit))},")
+        if time.time.zone is not None:
+            lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: {NO_ZONE}")
+    if others:
+        lines += [
+            "    also=(",
+            *(
+                f"        {declared(one, columns.take(one))},  {comment(f'guess: {one.said}')}"
+                for one in others
+            ),
+            "    ),",
+        ]
+    return [*lines, "),"]
+
+
+def _why(chosen: Chosen) -> list[str]:
+    """Return a comment line that explains the choice, or no line if there is nothing to explain."""
+    return [comment(f"guess: {chosen.why}")] if chosen.why else []

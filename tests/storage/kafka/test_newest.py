@@ -1,0 +1,26 @@
+"""From which offsets the newest records of a topic are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from lakehouse.storage.kafka.newest import begins
+
+
+@pytest.mark.parametrize(
+    ("first", "begin", "missing", "found"),
+    [
+        ({0: 0, 1: 0}, {0: 10, 1: 10}, 4, {0: 8, 1: 8}),
+        ({0: 0, 1: 0}, {0: 10, 1: 1}, 4, {0: 7, 1: 0}),
+        ({0: 5, 1: 0, 2: 3}, {0: 6, 1: 9, 2: 3}, 5, {0: 5, 1: 5, 2: 3}),
+        ({0: 5, 1: 0}, {0: 6, 1: 1}, 5, {0: 5, 1: 0}),
+        ({0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, 1, {0: 8, 1: 9, 2: 9}),
+        ({0: 0}, {0: 9}, 0, {0: 9}),
+    ],
+)
+def test_partitions_with_few_records_are_made_up_for_by_the_others(
+    first: Mapping[int, int], begin: Mapping[int, int], missing: int, found: Mapping[int, int]
+) -> None:
+    assert begins(first, begin, missing) == found
