@@ -245,14 +245,21 @@ def test_a_series_has_one_colour_in_all_charts_and_keeps_it(
         cpu, memory = page.run(COLOURS_OF_CHARTS)
         assert (set(cpu), set(memory)) == ({"auth", "billing", HOSTILE}, {"billing", "zeta"})
         assert cpu["billing"] == memory["billing"]
+        links = "[...document.querySelectorAll('.charts details a')].map((one) => one.textContent)"
+        assert page.run(links) == [*sorted(["auth", "billing", HOSTILE]), "billing", "zeta"]
         assert len({*cpu.values(), *memory.values()}) == 4
 
+        more = [minute(f"more-{number}", "memory_mb", start_ms=at_end) for number in range(8)]
         filled.write(TABLES["metrics_1m"], [minute("aaa", "memory_mb", start_ms=at_end)])
         page.wait(f"({COLOURS_OF_CHARTS})[1]?.aaa")
         later_cpu, later_memory = page.run(COLOURS_OF_CHARTS)
         assert later_cpu == cpu
         assert later_memory["aaa"] not in cpu.values()
         assert {name: later_memory[name] for name in memory} == memory
+
+        filled.write(TABLES["metrics_1m"], more)
+        page.wait(f"{links}.includes('zeta') && {links}.includes('more-7')")
+        assert len(page.run(COLOURS_OF_CHARTS)[1]) == 8
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ import { camel, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;
+const MOST_LINKS = 100; // to series, also to those that the chart has no line for
 const MOST_CHARTS = 12;
 const MOST_BARS = 30;
 const MOST_TIMES = 5; // times the threshold; if a bar is longer, the scale is logarithmic, so that it does not hide the others
@@ -32,7 +33,7 @@ export function drawn(table, rows, wanted) {
     const some = shown.length < found.length ? `${shown.length} of ${found.length}` : `${found.length}`;
     const title = `${unit === "" ? "" : `${unit}: `}${words(measure)} of ${some} series`;
     const chart = lines(title, shown, measure, table.windowSeconds, apart.size > 1);
-    const links = shown.map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name));
+    const links = found.slice(0, MOST_LINKS).map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name));
     const choose = el("details", { class: "muted" }, el("summary", {}, "Show one series with its percentiles"), ...links);
     return { ...chart, node: el("div", {}, chart.node, numeric.includes("p50") && shown.length > 1 ? choose : null) };
   });
