@@ -37,6 +37,9 @@ class FieldType(Enum):
     JSON = "json"
 
 
+_NUMBERS = {FieldType.LONG, FieldType.DOUBLE, FieldType.DECIMAL}
+
+
 @dataclass(frozen=True)
 class Field:
     r"""A field in a record, with its JSON path, its column in silver and its type.
@@ -49,6 +52,7 @@ class Field:
     scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits: 17
                      and 17.0 as 17
+    accepts_text     a LONG, DOUBLE or DECIMAL may also be a string that contains a JSON number: "17" is 17
     """
 
     name: str
@@ -57,6 +61,7 @@ class Field:
     required: bool = True
     scale: int | None = None
     accepts_numbers: bool = False
+    accepts_text: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for a malformed path or an option that the type does not support."""
@@ -69,6 +74,11 @@ class Field:
         if self.accepts_numbers and self.type is not FieldType.STRING:
             raise ValueError(
                 f"field {self.name}: accepts_numbers requires type string, not {self.type.value}"
+            )
+        if self.accepts_text and self.type not in _NUMBERS:
+            raise ValueError(
+                f"field {self.name}: accepts_text requires type long, double or decimal, not "
+                f"{self.type.value}"
             )
 
     @property

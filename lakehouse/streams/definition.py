@@ -100,6 +100,7 @@ class Source:
             )
         _ = self.id_column, self.sequence_column
         _refuse_useless(self)
+        _refuse_text(self)
 
     @property
     def id_column(self) -> str | None:
@@ -154,6 +155,19 @@ def _refuse_useless(source: Source) -> None:
             f"source {source.table}: a record without a value resets {source.contract.tombstone} and "
             "deletes no id: remove deletion_key, or use deleted_if"
         )
+
+
+def _refuse_text(source: Source) -> None:
+    """Raise ValueError for numbers as text in a format with types, and in ids and sequences."""
+    for one in source.contract.fields:
+        if one.accepts_text and source.is_typed:
+            raise ValueError(
+                f"field {one.name}: accepts_text is for JSON; in {source.format}, a number has a type"
+            )
+        if one.accepts_text and one.name in {source.unique_by, source.sequence_by}:
+            raise ValueError(
+                f"field {one.name}: an id or a sequence must be written in one way: remove accepts_text"
+            )
 
 
 ID, SEQUENCE = "unique_id", "sequence"

@@ -28,6 +28,9 @@ _ISO = re.compile(
     r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
 )
 
+_SPECIAL = re.compile("[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
 Reasons = frozenset[tuple[str, str | None]]
 
 
@@ -44,13 +47,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record, with a dot if it is in an object, and its column in silver."""
+    """A field of a record, with a dot if it is in an object, and its column in silver.
+
+    With `text`, a number may also be a string that contains one.
+    """
 
     name: str
     column: str
     kind: Kind = Kind.STRING
     required: bool = True
     positive: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,11 +232,21 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
         return None, ("null_field" if name in inner else "missing_field") if one.required else None
     if one.kind is Kind.ID and isinstance(value, Number) and value.is_integer:
         return str(value.integer), None
+    if isinstance(value, str):
+        return _read_text(one, value)
+    is_number = isinstance(value, Number) and one.kind not in {Kind.STRING, Kind.ID}
+    return _read_number(one, value) if is_number else (None, "wrong_type")
+
+
+def _read_text(one: Field, text: str) -> tuple[Any, str | None]:
+    """Return a string, or the number that it contains, or the rule that it breaks."""
     if one.kind in {Kind.STRING, Kind.ID}:
-        if not isinstance(value, str):
-            return None, "wrong_type"
-        return value, "empty_string" if value == "" and one.required else None
-    return _read_number(one, value) if isinstance(value, Number) else (None, "wrong_type")
+        return text, "empty_string" if text == "" and one.required else None
+    if not one.text:
+        return None, "wrong_type"
+    if _NUMBER.fullmatch(text):
+        return _read_number(one, parse(text))
+    return None, "not_a_number" if _SPECIAL.fullmatch(text) else "wrong_type"
 
 
 def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:

@@ -1,8 +1,9 @@
 """Forms of streams, and their record formats: JSON, a registered schema, or Debezium's envelope.
 
 In every form, the story first describes a record: {"id", "version", "amount", "at_ms"}. Half of the records
-contain numbers such as 10.0 and a time as text. A repeated record uses the other notation. Every sending has
-a kind. Each kind in `BROKEN` belongs to one form, whose format or envelope refuses it.
+contain numbers such as 10.0 and a time as text; in the plain form, their amount is text, too. A repeated
+record uses the other notation. Every sending has a kind. Each kind in `BROKEN` belongs to one form, whose
+format or envelope refuses it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _SPENDING = sql(
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "corrected": (TRANSACTIONS, _CORRECTED),
     "unique": (TRANSACTIONS, _IDS),
-    "plain": (TRANSACTIONS, {}),
+    "plain": (TRANSACTIONS, {"value": {"name": "amount", "accepts_text": True}}),
     "sales": (SALES, {}),
     "windows": (
         replace(METRICS, gold=(METRICS_1M,)),
@@ -161,8 +162,10 @@ def _spelled(kind: str, said: Said) -> Said:
 def _transaction(form: str, said: Said, _side: int) -> Said:
     ids = {"unique": {"transactionId": said["id"]}}
     both = {"transactionId": said["id"], "version": said["version"]}
-    user = _user_of(said)
-    return {**ids.get(form, both), "userId": user, "amount": said["amount"], "timestamp": said["at_ms"]}
+    user, amount = _user_of(said), said["amount"]
+    if form == "plain" and isinstance(amount, float):
+        amount = str(amount)
+    return {**ids.get(form, both), "userId": user, "amount": amount, "timestamp": said["at_ms"]}
 
 
 def _metric(_form: str, said: Said, _side: int) -> Said:

@@ -176,6 +176,10 @@ def record_of(life: Life, sent: Sent) -> Record:
 def settings_of(life: Life, source: Source) -> alone.Settings:
     """Return the settings of a source."""
     contract = CONTRACTS[source.table] if source.deleted_if is None else ENVELOPED
+    texts = {one.name for one in source.contract.fields if one.accepts_text}
+    contract = replace(
+        contract, fields=tuple(replace(one, text=one.name in texts) for one in contract.fields)
+    )
     known = {one.name for one in contract.fields}
     for name, kind, column in (
         (source.unique_by, Kind.ID, source.id_column),

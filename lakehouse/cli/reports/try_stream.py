@@ -28,7 +28,10 @@ _MOST_COLUMNS = 9
 
 KEYS = {
     "bad_timestamp": "if the times are right, declare their format with event_time_unit or event_time_zone",
-    "wrong_type": "if the values are right, declare the field's type, or accepts_numbers = true for a string",
+    "wrong_type": (
+        "if the values are right, declare the field's type, accepts_numbers = true for a string, or "
+        "accepts_text = true for a number"
+    ),
     "missing_field": "if the field is optional in the records, declare required = false",
     "null_field": "if null is a valid value, declare required = false",
     "empty_string": "if an empty string is a valid value, declare required = false",

@@ -221,8 +221,9 @@ def _unread_value(fields: Sequence[Seen]) -> str | None:
 def _as_text(field: Seen) -> str:
     return (
         f"{printable(shown(field.path))} is a number written as text, such as "
-        f"{cut(json.dumps(field.values[0]), _MOST_SHOWN)}, which a stream does not read as a number: have "
-        "the producer send JSON numbers, or name another field with --value"
+        f"{cut(json.dumps(field.values[0]), _MOST_SHOWN)}, which a stream reads as a number only with "
+        "accepts_text = true: name another field with --value, and then replace it in the table by "
+        f"value = {{ name = {json.dumps(field.path)}, accepts_text = true }}"
     )
 
 

@@ -54,6 +54,7 @@ _JSON_TYPES: dict[FieldType, frozenset[str]] = {
 _AVRO_EVENT_TIMES = frozenset({"int", "long", "string", "timestamp-nanos"}) | _AVRO_TIMES
 _JSON_TIMES = frozenset({"integer", "string"})
 _NUMBERS_TOO = frozenset({"int", "long", "integer"})
+_TEXT_TOO = frozenset({"string"})
 _MAYBE_WHOLE = frozenset({"float", "double", "decimal", "number"})
 
 
@@ -111,6 +112,7 @@ def _judged(
                 yield Finding(f"{field.name} is required, but the schema lacks it")
             continue
         fits = fitting.get(field.type, found.types) | (_NUMBERS_TOO if field.accepts_numbers else frozenset())
+        fits |= _TEXT_TOO if field.accepts_text else frozenset()
         is_whole = field.type is FieldType.LONG or field.accepts_numbers
         maybe = _MAYBE_WHOLE if is_whole else frozenset[str]()
         yield from _of_types(field.name, found, fits, maybe, field.type.value)

@@ -148,6 +148,8 @@ def _json_schema(contract: Contract, name: str) -> dict[str, Any]:
         found = dict(_JSON[node.field.type])
         if node.field.accepts_numbers:
             found["type"] = ["string", "integer"]
+        if node.field.accepts_text:
+            found["type"] = [found["type"], "string"]
         if node.required and node.field.type is FieldType.STRING:
             found["minLength"] = 1
         if not node.required and "type" in found:

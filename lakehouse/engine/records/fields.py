@@ -55,6 +55,9 @@ _JSON_NAMES = {
     FieldType.BOOLEAN: "a boolean",
 }
 _NOT_WHOLE = "a number with a non-zero fraction, an exponent or more than 38 digits"
+_NUMBER_AS_TEXT = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\z"  # JSON's grammar
+_WHOLE_AS_TEXT = r"^(-?(?:0|[1-9][0-9]*))(?:\.0+)?\z"
+_NOT_A_NUMBER = r"(?i)^[+-]?(?:nan|inf|infinity)\z"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding can add a digit before the decimal point
 _WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, even for strings
@@ -189,13 +192,30 @@ def proven(typed: Column, field: Field) -> Column:
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
     """Return the value of a field from its variant, or null if the value is of a different type.
 
-    For a string field, a whole number also counts and becomes its digits.
+    For a string field, a whole number also counts and becomes its digits. For a number that may be text, so
+    does a string that contains a JSON number.
 
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
     double, so the number is read from the text. The result is null if the number cannot be found, because the
     field's name is escaped or also occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
+    found = _looked_up(variant, kind, text, field)
+    if not field.accepts_text:
+        return found
+    written = F.try_variant_get(variant, "$", "string")
+    return F.when(kind == "STRING", _of_text(written, field)).otherwise(found)
+
+
+def _of_text(written: Column, field: Field) -> Column:
+    """Return the number that a string contains, or null if it contains none or one that does not fit."""
+    if field.type is FieldType.LONG:
+        return F.regexp_extract(written, _WHOLE_AS_TEXT, 1).try_cast("bigint")
+    number = F.when(written.rlike(_NUMBER_AS_TEXT), written)
+    return number.try_cast("double") if field.type is FieldType.DOUBLE else _decimal(number, field.scale)
+
+
+def _looked_up(variant: Column, kind: Column, text: Column, field: Field) -> Column:
     if field.type is FieldType.JSON:
         return json_text.from_variant(variant, kind)
     if field.type is FieldType.DECIMAL:
@@ -308,9 +328,28 @@ def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
         typed = is_whole(kind) if field.type is FieldType.LONG else typed | is_whole(kind)
         expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
         came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
+    if field.accepts_text:
+        typed, expected = (
+            typed | _is_number_as_text(kind, field),
+            f"{expected}, or a string that contains one",
+        )
     must = F.lit(f"{field.name} must be {expected}, not ")
-    wrong = with_value(F.concat(must, came), as_written(field.path))
-    return F.when(typed, unusable).otherwise(reason("wrong_type", field.column, wrong))
+    found = as_written(field.path)
+    wrong = reason("wrong_type", field.column, with_value(F.concat(must, came), found))
+    if field.accepts_text:
+        special = (kind == "STRING") & _string_at(field).rlike(_NOT_A_NUMBER)
+        no_number = with_value(f"{field.name} must be {_JSON_NAMES[field.type]}, not ", found, "")
+        wrong = F.when(special, reason("not_a_number", field.column, no_number)).otherwise(wrong)
+    return F.when(typed, unusable).otherwise(wrong)
+
+
+def _is_number_as_text(kind: Column, field: Field) -> Column:
+    pattern = _WHOLE_AS_TEXT if field.type is FieldType.LONG else _NUMBER_AS_TEXT
+    return (kind == "STRING") & _string_at(field).rlike(pattern)
+
+
+def _string_at(field: Field) -> Column:
+    return F.try_variant_get(variant_at(field.path), "$", "string")
 
 
 def _unusable_number(value: Column, field: Field) -> Column:

@@ -149,6 +149,7 @@ class FieldKeys(Table):
     required: bool = True
     scale: Annotated[int, Key(ge=0, le=MOST_PLACES)] | None = None
     accepts_numbers: bool = False
+    accepts_text: bool = False
 
     def of(self, type_: FieldType) -> Field:
         """Return the field, with this type unless it declares another one.
@@ -156,7 +157,8 @@ class FieldKeys(Table):
         Raises ValueError as Field does.
         """
         column, own = self.column or column_of(self.name), FieldType(self.type) if self.type else type_
-        return Field(self.name, column, own, self.required, self.scale, self.accepts_numbers)
+        accepts = self.accepts_numbers, self.accepts_text
+        return Field(self.name, column, own, self.required, self.scale, *accepts)
 
 
 def _as_table(given: object) -> object:

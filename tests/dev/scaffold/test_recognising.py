@@ -288,8 +288,9 @@ def test_if_only_parts_and_ids_could_be_the_key_the_parts_are(make: Make) -> Non
             {"price": "12.50"},
             (),
             (
-                'price is a number written as text, such as "12.50", which a stream does not read as a '
-                "number: have the producer send JSON numbers, or name another field with --value"
+                'price is a number written as text, such as "12.50", which a stream reads as a number only '
+                "with accepts_text = true: name another field with --value, and then replace it in the "
+                'table by value = { name = "price", accepts_text = true }'
             ),
         ),
         ({"price": "12.50", "version": 1}, (), 'price is a number written as text, such as "12.50"'),
