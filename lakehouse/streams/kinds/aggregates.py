@@ -125,10 +125,11 @@ def sql(name: str, records: str | Records, *, tables: Aggregates | Sequence[Aggr
 
     Gold has one row per key and window (UTC, end exclusive), or per key. Its columns are the key, the
     aggregates, and `state`, which only merges need; a table without windows also has `last_event_time`, the
-    latest event time (UTC) of its rows. The order of records and the boundaries of micro-batches
-    do not affect the rows, except that means and deviations of doubles have floating-point accuracy, and
-    percentiles a bounded rank error. An expression that fails for a record, or whose result does not fit its
-    type, makes the record a dead letter under the rule `not_computable`; so does a key that is null.
+    latest event time (UTC) of its rows. The order of records and the boundaries of micro-batches do not
+    affect the rows, except that means and deviations of doubles have floating-point accuracy, and percentiles
+    a bounded rank error. A record becomes a dead letter under the rule `not_computable` if the result of an
+    expression does not fit its type, or if its key is null. An expression that fails stops silver, and the
+    error names the record.
     Raises ValueError for an unknown column or function, and for an expression that is not deterministic.
     """
     every = (tables,) if isinstance(tables, Aggregates) else tuple(tables)
@@ -209,7 +210,7 @@ class _Table:
         return AggregatedRows(by, self.window, self.aggregates)
 
     def rules(self) -> Iterator[Rule]:
-        """Yield the rules under which a record for which an expression fails is a dead letter.
+        """Yield the rules for records whose expressions have no usable result.
 
         Silver evaluates each expression here, so it cannot fail for a clean row in gold.
         """
