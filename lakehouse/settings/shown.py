@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, time
+from math import isfinite
 from typing import Any
 
 from pydantic import SecretStr
@@ -52,7 +54,7 @@ def every_single(found: Reading, declared: Mapping[str, Mapping[str, Any]]) -> l
     shown = by_key(found)
     own = [one for setting in shown.values() for one in single(found, setting)]
     known = {one.key for one in own}
-    whole = ShownSetting("streams", merged(declared, shown["streams"].value), DEFAULT)
+    whole = ShownSetting("streams", merged(_as_json(declared), shown["streams"].value), DEFAULT)
     streams = [one for one in single(Reading(found.settings, {}), whole) if one.key not in known]
     return [*own, *(one for one in streams if one.value != {})]
 
@@ -63,6 +65,16 @@ def _shown(key: Key, value: Any) -> Any:
     if key.is_secret:
         return [masked(key, one.get_secret_value()) for one in value]
     text = as_text(key, value)
-    if isinstance(text, list | tuple):
-        return list(text)
-    return text if isinstance(text, bool | int | float | dict) else str(text or "")
+    return "" if text is None else _as_json(text)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value, as TOML or code can have it, as JSON: times are ISO 8601, infinite numbers are text."""
+    if isinstance(value, Mapping):
+        return {name: _as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_as_json, value))
+    if isinstance(value, date | time):
+        return value.isoformat().replace("+00:00", "Z")
+    is_kept = value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+    return value if is_kept else str(value)

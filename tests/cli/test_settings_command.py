@@ -100,6 +100,16 @@ def test_of_a_secret_url_only_the_password_is_masked(
     assert [expected, f"LAKEHOUSE_{variable}"] in lines_of(shown.stdout).values()
 
 
+@pytest.mark.parametrize("options", [[], ["--format", "json"]])
+def test_a_date_of_the_file_is_shown(directory: Path, options: list[str]) -> None:
+    (directory / "lakehouse.toml").write_text("[streams.sales]\nearliest_event_time = 2020-01-01\n")
+
+    shown = RUNNER.invoke(app, ["settings", *options])
+
+    assert shown.exit_code == 0
+    assert "2020-01-01" in shown.stdout
+
+
 def test_what_is_not_set_is_a_dash_or_what_that_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 

@@ -90,6 +90,17 @@ def test_all_settings_are_listed_and_no_secret_is() -> None:
     assert client.get(f"{PATH}?cursor={first['next']}&stream=sales").status_code == 400
 
 
+def test_times_and_infinite_numbers_of_the_file_are_text(directory: Path) -> None:
+    (directory / "lakehouse.toml").write_text(
+        "[streams.sales]\nearliest_event_time = 2020-01-01\n"
+        "[sinks.http]\nsince = 2026-01-01T00:00:00Z\nlimit = inf\nat = [09:30:00, { no = nan }]\n"
+    )
+    rows = {one["key"]: one["value"] for one in client_of().get(PATH).json()["settings"]}
+    assert rows["streams.sales.earliest_event_time"] == "2020-01-01"
+    assert (rows["sinks.http.since"], rows["sinks.http.limit"]) == ("2026-01-01T00:00:00Z", "inf")
+    assert rows["sinks.http.at"] == ["09:30:00", {"no": "nan"}]
+
+
 @pytest.mark.usefixtures("directory")
 def test_settings_need_a_token_like_rows() -> None:
     tokens = Tokens(read().settings.home)
