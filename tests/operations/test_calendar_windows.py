@@ -7,6 +7,10 @@ hour of October's long week, into the next week.
 from __future__ import annotations
 
 import json
+import zoneinfo
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -111,6 +115,37 @@ def test_a_table_of_weeks(spark: SparkSession, lake: Lake, lake_settings: Settin
             lake.ensure(gold.spec(other.gold[0]))
         was = f"{GOLD} was made with window_s = week (Europe/Berlin), but the stream now declares {said};"
         assert str(refused.value).startswith(was)
+
+
+@pytest.fixture
+def other_rules(tmp_path: Path) -> Iterator[None]:
+    """Give Python another time zone database, in which Berlin's clocks show UTC. Java keeps its own."""
+    for name in ("UTC", "Europe/Berlin"):
+        file = tmp_path / "zoneinfo" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes((resources.files("tzdata") / "zoneinfo" / "UTC").read_bytes())
+    zoneinfo.reset_tzpath([tmp_path / "zoneinfo"])
+    zoneinfo.ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+    zoneinfo.ZoneInfo.clear_cache()
+
+
+@pytest.mark.usefixtures("other_rules")
+def test_a_recomputed_week_is_complete_if_python_knows_other_rules_of_its_zone(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    landed = utc("2026-10-26 00:00")
+    first = [paid(1, OCTOBER, 8), paid(2, LAST, 16), paid(3, LAST, 32)]
+    pipeline.land(spark, lake_settings, [first], landed_at=landed, source=SOURCE)
+    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=STREAM)
+    moved = [paid(3, END, 32, version=2)]
+    pipeline.land(spark, lake_settings, [moved], landed_at=landed, first_offset=3, source=SOURCE)
+    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=STREAM)
+    assert rows(lake_settings) == {
+        at(OCTOBER): (at(END), 24, 2),
+        at(END): (at("2026-11-01 23:00"), 32, 1),
+    }
 
 
 def audited(lake: Lake) -> int:

@@ -103,10 +103,14 @@ def wall_clock_of(table: MergedTable) -> WallClock | None:
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the silver rows in the windows of the keys, or all rows if the table has no windows."""
+    """Select the silver rows in the windows of the keys, or all rows if the table has no windows.
+
+    Spark computes the windows' ends, as it does their starts: Python's time zone database can differ.
+    """
     if table.window is None or "window_start" not in table.keys:
         return F.lit(True)
-    starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
-    spans = merged((start, table.window.end_of(start)) for start in (starts[0] if starts else ()))
+    end = F.expr(table.window.end("window_start"))
+    windows = keyed.agg(F.collect_set(F.struct(F.unix_micros("window_start"), F.unix_micros(end)))).first()
+    spans = merged((start, end) for start, end in (windows[0] if windows else ()))
     times = [(from_micros(start), from_micros(end)) for start, end in spans]
     return in_spans("event_time", times).condition()
