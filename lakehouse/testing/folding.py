@@ -30,6 +30,7 @@ from lakehouse.engine.layers.folds import Facts, Given
 from lakehouse.engine.records import comparing, identity
 from lakehouse.engine.records.dead_letters import status_by
 from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
+from lakehouse.engine.records.zones import check_zones
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import changes_of, leaves, within
 from lakehouse.storage.spark.collecting import local_frame
@@ -87,6 +88,8 @@ class Folding:
         *,
         is_small: bool = False,
     ) -> None:
+        """Raise SettingsError for a time zone that Java does not know."""
+        check_zones(spark, stream)
         self.stream = stream
         self.spark = spark
         self._topic = topic

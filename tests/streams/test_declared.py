@@ -6,15 +6,21 @@ import tomllib
 from decimal import Decimal
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.engine.records.rules import checked_rules
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.settings import Settings
+from lakehouse.storage.tables import Lake
 from lakehouse.streams.declared import built
 from lakehouse.streams.declared.keys import KINDS
 from lakehouse.streams.declared.rules import RuleKeys, wrong_rules
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.window_lengths import Calendar, Seconds
 from lakehouse.testing import Case, declared
+from lakehouse.testing.folding import Folding
 
 NOON_S = 1_772_366_400  # 2026-03-01T12:00:00Z
 NOON = "2026-03-01T12:00:00Z"
@@ -284,6 +290,25 @@ def test_what_is_no_rule_of_a_row_is_refused_when_a_run_starts(case: Case, condi
         checked_rules(stream.sources[0])
     with pytest.raises(SettingsError, match=r"^streams\.one\.rules\[0\]\.fails_when"):
         case(stream, [{"card": {"id": "c"}, "amount": 1, "user": "u"}], gold=[])
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ("event_time_zone = 'Factory'", "the event_time_zone of topic card-payments"),
+        ("length = 'week'\nzone = 'Factory'", "the zone of gold.one_week"),
+    ],
+)
+def test_a_time_zone_that_java_does_not_know_is_refused_when_a_run_starts(
+    spark: SparkSession, lake: Lake, lake_settings: Settings, keys: str, where: str
+) -> None:
+    kept = PAYMENTS if keys.startswith("event") else PAYMENTS.replace('length = "5m"', "")
+    stream = one(f"{kept}\n{keys}")
+    said = f"stream one: {where} is Factory, which Java's time zone database does not contain: "
+    with pytest.raises(SettingsError, match=f"^{said}"):
+        run(lake, [stream], ["silver", "gold"], lake_settings, RunOptions(AVAILABLE_NOW))
+    with pytest.raises(SettingsError, match=f"^{said}"):
+        Folding(spark, stream)
 
 
 @pytest.mark.parametrize(

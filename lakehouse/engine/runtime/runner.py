@@ -16,6 +16,7 @@ from typing import Protocol
 from lakehouse.engine.layers import LayerName, bronze, export, gold, letters_export, silver
 from lakehouse.engine.layers.step import Gate, Permitted, StepMaker
 from lakehouse.engine.records.rules import checked_rules
+from lakehouse.engine.records.zones import check_zones
 from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.engine.runtime.schedule import Alone, Schedule
 from lakehouse.engine.runtime.signals import Stop
@@ -90,9 +91,12 @@ def run(
     A step that fails or cannot start is retried after increasing pauses (`runtime.troubles`), while the other
     steps continue. If failures remain, the run raises them at its end, or earlier if every step fails. The
     error is a LakehouseError, such as a PositionError if tables and topics do not match, a StreamError that
-    names the step, or a SettingsError for a rule that is not a condition on a row.
+    names the step, or a SettingsError for a rule that is not a condition on a row, or for a time zone that
+    Java does not know.
     """
     check_trigger(options.trigger)
+    for stream in streams:
+        check_zones(lake.spark, stream)
     if "silver" in layers:
         for source in (source for stream in streams for source in stream.sources):
             checked_rules(source)
