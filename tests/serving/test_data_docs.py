@@ -26,11 +26,12 @@ def pages(lake: ServedLake) -> None:
 
 
 @pytest.mark.usefixtures("pages")
-def test_the_pages_are_served_under_a_policy_that_blocks_scripts(client: TestClient) -> None:
+def test_the_pages_are_served_under_a_policy_that_blocks_scripts_and_forms(client: TestClient) -> None:
     assert client.get("/api/v1/expectations").json()["dataDocs"] == INDEX
     found = client.get(INDEX)
     assert (found.text, found.headers["content-type"]) == ("all tables", "text/html; charset=utf-8")
-    assert found.headers["content-security-policy"].startswith("default-src 'none'; ")
+    policy = found.headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy)
     assert client.get("/data-docs/validations/a/1.html").text == "gold.a"
 
 
