@@ -26,6 +26,7 @@ from lakehouse.cli.options import EnvelopeOption
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import printable
 from lakehouse.common.record_lines import envelope_of, opened, read_lines
+from lakehouse.common.state_files import OWNER_ONLY
 from lakehouse.common.terminal import echo, warn
 from lakehouse.dev.scaffold import Kind
 
@@ -250,8 +251,12 @@ def _check_topic(topic: str, option: str) -> None:
 
 
 def _write_envelopes(file: Path, samples: Mapping[str, Samples]) -> None:
-    """Write the records to a new file, as envelopes with the topic that the stream names."""
-    with file.open("x", encoding="utf-8") as opened_file:
+    """Write the records to a new file, as envelopes with the topic that the stream names.
+
+    Only the user may read the file, because records can contain personal data.
+    """
+    file.touch(OWNER_ONLY, exist_ok=False)
+    with file.open("w", encoding="utf-8") as opened_file:
         for topic, one in samples.items():
             for line in one.lines:
                 opened_file.write(f"{envelope_of(replace(line.record, topic=topic))}\n")

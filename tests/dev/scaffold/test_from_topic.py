@@ -83,6 +83,7 @@ def test_a_stream_begins_from_the_newest_records_of_a_topic(settings: Settings) 
 "headers": [["trace", "7f"]], "value_base64": "/w=="}}
 """
     )
+    assert Path("shop.jsonl").stat().st_mode & 0o777 == 0o600
     assert (
         Path("lakehouse.toml").read_text(encoding="utf-8")
         == f"""\
