@@ -193,6 +193,42 @@ def test_a_letters_record_is_found_in_every_layer(lake: ServedLake, page: Page, 
         assert "no stream's records have ids" in page.text(".find [role=alert]")
 
 
+def test_ids_like_a_letters_or_like_coordinates_are_found_and_looked_up_again(
+    lake: ServedLake, page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_STREAMS", '{"transactions": {"unique_by": "id"}}')
+    topic = "transactions-topic"
+
+    def write(number: int, id_: str) -> None:
+        own = {"stream": "transactions", "topic": topic, "unique_id": id_}
+        lake.write_spec(DEAD_LETTERS, [letter(number, "late", **own)])
+
+    write(1, "orders/7/1")
+    write(2, "ab" * 32)
+    titles = "[...document.querySelectorAll('.find h3')].map((one) => one.innerText).join()"
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/streams/transactions?record=orders/7/1")
+        page.wait(f"{titles} === '{topic}/0/1 in transactions'")
+        page.go(f"{url}/#/streams/transactions?record={'ab' * 32}")
+        page.wait(f"{titles} === '{topic}/0/2 in transactions'")
+        write(3, "ab" * 32)
+        page.click(".find button", "Find")
+        page.wait(f"{titles} === '{topic}/0/2 in transactions,{topic}/0/3 in transactions'")
+        page.go(f"{url}/#/streams/transactions?record=orders/7/2")
+        assert page.text(".find [role=alert]").startswith("no stream reads topic 'orders'")
+
+
+def test_a_live_update_leaves_the_focus_on_the_shapes(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 1")
+        page.run("document.querySelector('.shapes summary').focus()")
+        lake.write_spec(DEAD_LETTERS, [letter(2, "late")])
+        page.wait(f"{LISTED}.length === 2")
+        assert page.run("document.activeElement.tagName") == "SUMMARY"
+
+
 def test_times_are_chosen_by_one_click(lake: ServedLake, page: Page, tmp_path: Path) -> None:
     lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
     times = "['since', 'until', 'within'].map((one) => document.querySelector(`[name=${one}]`)?.value)"

@@ -111,6 +111,23 @@ VIEWS = {
     "api": ("docs", "pre"),
 }
 
+LATE_FAILURES = """(() => {
+    const ask = window.fetch;
+    const later = new Promise((done) => { window.deliver = () => done(); });
+    window.isDelivered = false;
+    window.fetch = async (path, options) => {
+        const answer = await ask(path, options);
+        if (!path.includes('kind=failure')) return answer;
+        const text = await answer.text();
+        const whenDelivered = () => later.then(() => {
+            setTimeout(() => { window.isDelivered = true; });
+            return text;
+        });
+        return { ok: answer.ok, status: answer.status, text: whenDelivered };
+    };
+})()"""
+"""Hold back the log's failures until `deliver` is called."""
+
 
 @pytest.fixture
 def filled(lake: ServedLake) -> ServedLake:
@@ -301,8 +318,13 @@ def test_the_log_folds_repeated_events(lake: ServedLake, page: Page, tmp_path: P
         assert (
             page.run("document.querySelector('tbody tr:last-child time').innerText") == "2026-05-04 12:00:05"
         )
+        page.run(LATE_FAILURES)
+        page.go(f"{url}/#/log?kind=failure")
         page.go(f"{url}/#/log?kind=resolve")
         page.wait("document.querySelectorAll('tbody .message').length === 1")
+        page.run("deliver()")
+        page.wait("isDelivered")
+        assert page.text("tbody .message") == "3 resent"
         assert page.run("document.querySelectorAll('img').length") == 0
 
 

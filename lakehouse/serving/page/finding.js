@@ -19,7 +19,12 @@ export function finder(stream) {
   const form = el("form", { class: "filters", role: "search" }, field("Kafka coordinates, or the id of the record or its dead letter", input), el("button", { type: "submit" }, "Find"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    location.hash = query(`#/streams/${encodeURIComponent(stream)}`, { record: input.value.trim() });
+    const record = input.value.trim();
+    if (record === wanted) {
+      update(record); // the URL stays the same
+    } else {
+      location.hash = query(`#/streams/${encodeURIComponent(stream)}`, { record });
+    }
   });
   let wanted = "";
   const update = async (record = "") => {
@@ -40,13 +45,23 @@ export function finder(stream) {
   return { node: el("section", { class: "find" }, el("h2", {}, "Find a record"), form, place), update };
 }
 
+/** The records that a text names. A record's id can look like coordinates or a dead letter's id, so it is tried last. */
 async function found(record) {
   const place = PLACE.exec(record);
-  if (place !== null) {
-    return [await ask(`/api/v1/records/${place.slice(1).map(encodeURIComponent).join("/")}`)];
+  const byId = async () => (await ask(query("/api/v1/records", { id: record }))).records;
+  try {
+    if (place !== null) {
+      return [await ask(`/api/v1/records/${place.slice(1).map(encodeURIComponent).join("/")}`)];
+    }
+    return LETTER.test(record) ? (await ask(query("/api/v1/records", { letter: record }))).records : await byId();
+  } catch (problem) {
+    if (problem.status !== 404) {
+      throw problem;
+    }
+    return byId().catch(() => {
+      throw problem;
+    });
   }
-  const { records } = await ask(query("/api/v1/records", LETTER.test(record) ? { letter: record } : { id: record }));
-  return records;
 }
 
 function drawn({ topic, partition, offset, streams }) {

@@ -16,20 +16,24 @@ export function open(root, parameters) {
   root.append(el("h1", {}, "Log"), form, list, actions);
   let wanted = parameters;
   const again = async () => {
+    const mine = wanted;
     try {
       const [streams, found, done] = await Promise.all([
         declared(),
-        askIfThere(query("/api/v1/happenings", { kind: wanted.kind, stream: wanted.stream, limit: MOST })),
+        askIfThere(query("/api/v1/happenings", { kind: mine.kind, stream: mine.stream, limit: MOST })),
         ask("/api/v1/actions"),
       ]);
       await calm();
+      if (mine !== wanted) {
+        return; // the filters have changed since
+      }
       if (!form.contains(document.activeElement)) {
         swap(form, filterForm(wanted, streams));
       }
       swap(list, el("h2", {}, "What happened"), happenings(found));
       swap(actions, el("h2", {}, "Actions since this server started"), actionTable(done.actions));
     } catch (problem) {
-      swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
+      mine === wanted && swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
     }
   };
   swap(form, filterForm(wanted, [wanted.stream].filter(Boolean).map((name) => ({ name }))));

@@ -25,7 +25,7 @@ export function shapesOf() {
     }
     mine === view && swap(place, ...shown);
   };
-  const node = el("details", { class: "shapes", on: { toggle: load } }, el("summary", {}, el("h2", {}, "By shape of the value")), place);
+  const node = el("details", { class: "shapes", on: { toggle: load } }, el("summary", { key: "shapes" }, el("h2", {}, "By shape of the value")), place);
   return {
     node,
     update(wanted, asked) {
@@ -41,7 +41,7 @@ export function shapesOf() {
 function drawn({ shapes, letters, isAll }) {
   const items = shapes.map((one) => {
     const rules = Object.entries(one.rules).map(([rule, number]) => `${rule} ${count(number)}`);
-    const newest = el("a", { href: `#/letters/${one.newest.id}` }, "newest");
+    const newest = el("a", { href: `#/letters/${one.newest.id}`, key: `shape:${one.shape}` }, "newest");
     const what = `${count(one.count)} ${one.count === 1 ? "letter" : "letters"}: ${rules.join(", ")}; ${one.topics.join(", ")}; `;
     return el("li", {}, el("code", {}, one.shape), el("span", { class: "muted" }, what, newest));
   });
