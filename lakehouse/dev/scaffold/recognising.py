@@ -6,6 +6,7 @@ currency, a unit or a name of a metric becomes part of the key, and an id or a s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -232,11 +233,11 @@ def _records_by_id(field: Seen) -> list[list[int]] | None:
 
 
 def _different(field: Seen, places: Sequence[int]) -> Iterator[int]:
-    seen: list[Any] = []
+    seen: set[str] = set()
     for at in places:
-        value = field.samples[at].value
-        if value not in seen:
-            seen.append(value)
+        text = json.dumps(field.samples[at].value, sort_keys=True, default=str)
+        if text not in seen:
+            seen.add(text)
             yield at
 
 

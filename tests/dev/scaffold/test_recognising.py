@@ -210,6 +210,21 @@ def test_an_id_and_a_sequence_are_recognised_by_what_they_do_in_the_samples(
         assert why.startswith(begins)
 
 
+def test_records_that_share_an_id_are_not_compared_with_each_other() -> None:
+    class Counted(dict[str, Any]):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = None
+
+    records = [Counted(ref="none" if number % 2 else f"r{number}", amount=number) for number in range(40)]
+    assert identity_of(seen(records), []) is None
+    assert Counted.compared == 0
+
+
 def test_what_cannot_be_in_the_key_is_a_warning_and_a_comment(make: Make) -> None:
     ended = make(PAYMENTS, kind="running-totals")
 
