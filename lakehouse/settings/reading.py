@@ -67,7 +67,7 @@ def read() -> Reading:
             section, _, key = name.partition(".")
             values, origins[name] = _over(values, {section: {key: value}}), _RUNNING
     settings = _with_defaults(_validated(values, path))
-    _refuse_passwords(settings.sinks)
+    _refuse_passwords(settings)
     settings.kafka.access.check()
     settings.s3.access.check()
     _check_encryption(settings)
@@ -111,14 +111,16 @@ def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
             raise SettingsError(secret_in_file(key, path))
 
 
-def _refuse_passwords(sinks: Mapping[str, Mapping[str, Any]]) -> None:
+def _refuse_passwords(settings: Settings) -> None:
     """Raise SettingsError for a URL with a password, because a package's keys are shown unmasked."""
-    for name, keys in sinks.items():
-        for key, value in keys.items():
+    tables: dict[str, Any] = {f"sinks.{name}": keys for name, keys in settings.sinks.items()}
+    tables |= {f"streams.{name}.arguments": one.get("arguments") for name, one in settings.streams.items()}
+    for table, keys in tables.items():
+        for key, value in keys.items() if isinstance(keys, Mapping) else ():
             if _PASSWORD.search(str(value)):
                 raise SettingsError(
-                    f"sinks.{name}.{key} contains a password: set the sink's key for the path of a file that "
-                    "contains the secret"
+                    f"{table}.{key} contains a password: use a key for the path of a file that contains the "
+                    "secret"
                 )
 
 

@@ -263,6 +263,16 @@ def test_a_password_in_the_keys_of_a_sink_is_refused_without_being_shown(
     assert load_settings().sinks == {"http": {"url": "https://example.org/rows", "token_file": "/run/token"}}
 
 
+def test_a_password_in_the_arguments_of_a_stream_is_refused_without_being_shown(directory: Path) -> None:
+    own = "[streams.feed]\npython = 'feed:stream'\n[streams.feed.arguments]\n"
+    write_toml(directory, f"{own}source = 'https://etl:hunter2@example.org/rows'\n")
+    with pytest.raises(SettingsError, match=r"^streams\.feed\.arguments\.source contains a ") as refused:
+        load_settings()
+    assert "hunter2" not in str(refused.value)
+    write_toml(directory, f"{own}source = 'https://example.org/rows'\n")
+    assert load_settings().streams["feed"]["arguments"] == {"source": "https://example.org/rows"}
+
+
 def test_topics_that_are_not_json_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_TOPICS", "metrics-events=theirs")
 
