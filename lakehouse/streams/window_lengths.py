@@ -26,7 +26,7 @@ _HOUR_S, _DAY_S = 3_600, 86_400
 _LABELS_S = {"d": _DAY_S, "h": _HOUR_S, "m": 60}
 _DAYS = {"day": 1, "week": 7, "month": 31}
 _SQL_OF_ONE = {"day": "INTERVAL 1 DAY", "week": "INTERVAL 7 DAY", "month": "INTERVAL 1 MONTH"}
-_CLOCK_CHANGE_S = 2 * _HOUR_S  # the greatest in use, in Antarctica/Troll
+_CLOCK_CHANGE_S = 3 * _HOUR_S  # the greatest since 2000, in Antarctica/Casey until 2023
 _MICROS_PER_S = 1_000_000
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 
@@ -170,7 +170,7 @@ class Calendar(WindowLength):
 
     @property
     def most_s(self) -> int:
-        """The length of the longest window, in which the clock is put back."""
+        """The length of the longest window since 2000, in which the clock is put back."""
         return _DAYS[self.unit] * _DAY_S + (0 if self.zone == "UTC" else _CLOCK_CHANGE_S)
 
     @property

@@ -68,7 +68,7 @@ def test_a_table_says_that_its_windows_are_weeks(make_client: MakeClient) -> Non
     client = make_client(changes={"streams": {"rent": {"kind": "windowed_sums", "topic": "rent", **keys}}})
     (stream,) = client.get("/api/v1/streams").json()["streams"]
     (table,) = stream["tables"]
-    assert (table["name"], table["windowSeconds"]) == ("rent_week", 170 * 3600)
+    assert (table["name"], table["windowSeconds"]) == ("rent_week", 171 * 3600)
     assert table["calendar"] == {"unit": "week", "zone": "Europe/Berlin"}
 
 
@@ -88,7 +88,7 @@ def test_the_page_shows_all_weeks_in_a_chart_without_a_gap(
         assert len(page.run("[...document.querySelectorAll('.rows tbody tr')].map((one) => 1)")) == len(ROWS)
         gaps = """import('/page/chart.js').then(({lines}) => {
             const points = [%s].map((at) => ({at, total: 1}));
-            const [, values] = lines('', [{name: 'a', points}], 'total', 170 * 3600).source.data;
+            const [, values] = lines('', [{name: 'a', points}], 'total', 171 * 3600).source.data;
             return values.filter((one) => one === null).length;
         })"""
         week = [int(start.timestamp()) for start in STARTS]
