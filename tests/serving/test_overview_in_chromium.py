@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.ops_tables.history import HISTORY, Sample
 from lakehouse.operations.quality.results import GATES
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.definition import MergedTable
 from tests.support.browser import Page
-from tests.support.served_lakes import NOON_MS, Row, ServedLake, at, product
+from tests.support.served_lakes import NOON_MS, Row, ServedLake, at, event, product
 from tests.support.serving import serving
 from tests.support.streams import STREAMS
 
@@ -55,6 +56,25 @@ ADD_A_RUN = """(() => {
     };
 })()"""
 """Adds a process to the status of the stream sales."""
+
+HOLD_THE_FIRST_PAST = """(() => {
+    const ask = window.fetch;
+    const later = new Promise((done) => { window.deliver = () => done(); });
+    let isFirst = true;
+    window.isDelivered = false;
+    window.fetch = async (path, options) => {
+        const answer = await ask(path, options);
+        if (!path.includes('limit=200') || !isFirst) return answer;
+        isFirst = false;
+        const text = await answer.text();
+        const whenDelivered = () => later.then(() => {
+            setTimeout(() => { window.isDelivered = true; });
+            return text;
+        });
+        return { ok: answer.ok, status: answer.status, text: whenDelivered };
+    };
+})()"""
+"""Holds back the events of the first layer that is opened until `deliver` is called."""
 
 
 def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
@@ -229,6 +249,34 @@ def test_a_stream_has_an_address_of_its_own(lake: ServedLake, page: Page, tmp_pa
             "document.querySelector('main').innerText.includes('This server has no stream <img src=x>.')"
         )
         assert page.run("document.querySelectorAll('img, .pipeline').length") == 0
+
+
+def test_a_late_answer_does_not_show_the_events_of_another_layer(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    append(
+        lake.settings.lake,
+        [
+            replace(event(second, "failure", f"{layer} has failed", stream="sales"), layer=layer)
+            for second, layer in enumerate(("bronze", "gold"))
+        ],
+    )
+    told = "document.querySelector('dialog .message')?.innerText"
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/streams/sales")
+        page.wait("document.querySelector('.pipeline text.line')")
+        page.run(HOLD_THE_FIRST_PAST)
+        page.run("document.querySelector('.node.bronze').focus()")
+        page.press("Enter")
+        page.wait("document.querySelector('dialog[open]')")
+        page.press("Escape")
+        page.wait("document.querySelector('dialog') === null")
+        page.run("document.querySelector('.node.gold').focus()")
+        page.press("Enter")
+        page.wait(f"{told} === 'gold has failed'")
+        page.run("deliver()")
+        page.wait("isDelivered")
+        assert page.run(told) == "gold has failed"
 
 
 def test_times_are_in_utc_or_in_the_zone_of_the_reader(lake: ServedLake, page: Page, tmp_path: Path) -> None:

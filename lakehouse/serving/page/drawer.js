@@ -24,8 +24,11 @@ export function drawer(name) {
       happenings = null;
       dialog = made(`${title} of ${name}`, () => (dialog = null));
       fill();
-      happenings = await past(name, layerOfNode(chosen));
-      fill();
+      const found = await past(name, layerOfNode(chosen));
+      if (layer === chosen) {
+        happenings = found;
+        fill();
+      }
     },
     update(state, now) {
       last = [state, now];
