@@ -115,7 +115,7 @@ def make_app(
     app.include_router(settings_api.router(settings, shown, streams))
     for routes in more:
         app.include_router(routes)
-    app.include_router(reference.router(app, streams, topics))
+    app.include_router(reference.router(app, streams, topics, is_https=access.is_https))
     app.add_middleware(Bodies)
     app.add_middleware(Entrance, access=access)  # runs before a body is read
     app.add_middleware(Page)  # runs before Entrance

@@ -10,7 +10,7 @@ import shlex
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from lakehouse.serving.security.access import EVENTS_PATH
+from lakehouse.serving.security.access import EVENTS_PATH, Access
 from tests.support.served_lakes import MakeClient
 
 
@@ -42,6 +42,13 @@ def test_every_endpoint_has_an_example_that_is_not_refused(make_client: MakeClie
     assert statuses["/api/v1/tables/product_sales/row"] == 404
     body = found["POST", "/api/v1/actions"][-1]
     assert json.loads(body) == {"action": "replay", "rule": "late", "dryRun": True}
+
+
+def test_behind_an_https_proxy_the_examples_use_https(make_client: MakeClient) -> None:
+    behind = make_client(Access(None, is_https=True))
+    urls = [one for said in examples(behind).values() for one in said if "://" in one]
+    assert urls
+    assert all(url.startswith("https://localhost:8080/") for url in urls)
 
 
 def test_the_reference_has_the_pages_navigation_and_runs_only_the_theme(client: TestClient) -> None:

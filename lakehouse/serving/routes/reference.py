@@ -79,8 +79,11 @@ class _Examples:
         return json.dumps(examples[0]) if examples else None
 
 
-def router(app: FastAPI, streams: Sequence[Stream], topics: Sequence[str]) -> APIRouter:
-    """Return the routes for the reference and OpenAPI. The examples name one of the streams and topics."""
+def router(app: FastAPI, streams: Sequence[Stream], topics: Sequence[str], *, is_https: bool) -> APIRouter:
+    """Return the routes for the reference and OpenAPI. The examples name one of the streams and topics.
+
+    With `is_https`, the examples use HTTPS, also if a proxy encrypts, so that no token is sent unencrypted.
+    """
     routes = APIRouter(include_in_schema=False)
     head, values = _head(), _values(streams, topics)
 
@@ -89,7 +92,8 @@ def router(app: FastAPI, streams: Sequence[Stream], topics: Sequence[str]) -> AP
         """Return the reference page."""
         described = app.openapi()
         schemas = described.get("components", {}).get("schemas", {})
-        examples = _Examples(str(request.base_url).rstrip("/"), values, schemas)
+        base = request.base_url.replace(scheme="https") if is_https else request.base_url
+        examples = _Examples(str(base).rstrip("/"), values, schemas)
         page = "\n".join(_page(described, head, examples))
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
