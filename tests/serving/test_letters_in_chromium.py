@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,7 +201,7 @@ def test_ids_like_a_letters_or_like_coordinates_are_found_and_looked_up_again(
     topic = "transactions-topic"
 
     def write(number: int, id_: str) -> None:
-        own = {"stream": "transactions", "topic": topic, "unique_id": id_}
+        own: dict[str, Any] = {"stream": "transactions", "topic": topic, "unique_id": id_}
         lake.write_spec(DEAD_LETTERS, [letter(number, "late", **own)])
 
     write(1, "orders/7/1")
