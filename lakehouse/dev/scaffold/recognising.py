@@ -105,7 +105,7 @@ def parts_of_key(fields: Sequence[Seen], value: Seen) -> list[Part]:
 
 
 def identity_of(fields: Sequence[Seen], taken: Collection[Seen]) -> Identity | None:
-    """Return the field that is most likely the id of a record, or None. Fields in `taken` have other roles.
+    """Return the most likely id of a record, or None. Fields in `taken` have other roles.
 
     An id has a different value in each sample, except in repeated records. Different records may have the
     same id if their sequences differ.
