@@ -58,6 +58,7 @@ def at(text: str) -> int:
     return micros(utc(text))
 
 
+@pytest.mark.soak
 def test_a_table_of_weeks(spark: SparkSession, lake: Lake, lake_settings: Settings) -> None:
     landed = utc("2026-10-26 00:00")
     first = [
