@@ -234,8 +234,9 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
         return str(value.integer), None
     if isinstance(value, str):
         return _read_text(one, value)
-    is_number = isinstance(value, Number) and one.kind not in {Kind.STRING, Kind.ID}
-    return _read_number(one, value) if is_number else (None, "wrong_type")
+    if not isinstance(value, Number) or one.kind in {Kind.STRING, Kind.ID}:
+        return None, "wrong_type"
+    return _read_number(one, value)
 
 
 def _read_text(one: Field, text: str) -> tuple[Any, str | None]:
@@ -245,7 +246,7 @@ def _read_text(one: Field, text: str) -> tuple[Any, str | None]:
     if not one.text:
         return None, "wrong_type"
     if _NUMBER.fullmatch(text):
-        return _read_number(one, parse(text))
+        return _read_number(one, Number(text))
     return None, "not_a_number" if _SPECIAL.fullmatch(text) else "wrong_type"
 
 
