@@ -88,7 +88,7 @@ def test_a_rebuild_computes_a_state_whose_value_is_still_null(lake: Lake, lake_s
 
 
 @pytest.mark.soak
-def test_an_aggregate_that_is_taken_away_is_refused_with_the_ways_out(
+def test_a_declaration_without_an_existing_aggregate_is_refused_with_the_remedies(
     lake: Lake, lake_settings: Settings
 ) -> None:
     take(lake, lake_settings, tills(), 0)
@@ -99,6 +99,7 @@ def test_an_aggregate_that_is_taken_away_is_refused_with_the_ways_out(
         rebuild_gold(lake, tills({"sales": "count(*)"}).gold[0], WindowSpan())
 
 
+@pytest.mark.soak
 def test_the_audit_names_a_row_whose_sketch_was_lost(lake: Lake, lake_settings: Settings) -> None:
     stream = tills({"middle": "approx_percentile(amount, 0.5)"})
     take(lake, lake_settings, stream, 0)

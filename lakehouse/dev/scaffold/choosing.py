@@ -105,7 +105,8 @@ _KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank)
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
     """Return the numeric field to use as the value, with numbers in place of those that are written as text.
 
-    Raises SettingsError if there is none, or if two fields are more likely, of which each sample has one.
+    Raises SettingsError if there is none, or if the value is more likely in one of two fields of which each
+    sample has exactly one.
     """
     fields = [field if field in taken else _as_value(field, named) for field in fields]
     free = [field for field in fields if field not in taken]

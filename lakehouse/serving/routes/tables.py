@@ -1,8 +1,8 @@
 """`/api/v1`: every gold table of every stream, with routes generated from the declarations.
 
 Parameters have the names of the SQL columns. Times are epoch milliseconds or ISO 8601. Rows are returned as
-exported messages. `row` and `rows` also return the key of each row, and `rows` the columns that its message
-lacks, with times in epoch milliseconds.
+exported messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are
+not in its message, with times in epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> A
     async def list_streams() -> Response:
         """Return all streams with their stores and gold tables, and the parameters of each table.
 
-        `stores` contains the stores that the stream's gold tables are exported to, as configured.
+        `stores` contains the stores to which the stream's gold tables are exported, as configured.
         """
         return plain({"streams": described})
 
@@ -140,7 +140,7 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _other(table: MergedTable, name: str, value: Any) -> Any:
-    """Return a column's value as JSON, with times in epoch ms and exact or infinite numbers as text."""
+    """Return a column's value as JSON: times in epoch ms; decimals, NaN and infinities as text."""
     if value is None or isinstance(value, bool | str):
         return value
     if is_time(table, name):
@@ -234,7 +234,7 @@ def _described_table(table: MergedTable) -> dict[str, Any]:
 
 
 def _described_calendar(table: MergedTable) -> dict[str, str] | None:
-    """Return the unit and the zone of windows by the calendar, or None for others and for other rows."""
+    """Return the unit and the zone of calendar windows, or None if the table has no such windows."""
     window = table.window
     return {"unit": window.unit, "zone": window.zone} if isinstance(window, Calendar) else None
 
