@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import load_settings
 from lakehouse.streams.registry import choose_one
-from lakehouse.streams.window_lengths import Seconds
+from lakehouse.streams.window_lengths import Calendar
 from tests.support.commands import run_command
 from tests.support.processes import ROOT
 from tests.support.recipes import COMMAND, Shell, blocks_of
@@ -30,7 +30,7 @@ def test_the_file_becomes_a_stream_and_each_change_of_it_is_valid(directory: Pat
     shell = Shell(directory, ENVIRONMENT, spark=None)
     shell.run_blocks(blocks_of(BEFORE_SPARK))
     (table,) = choose_one("weather", load_settings()).tables
-    assert (table.name, table.window) == ("weather_5m", Seconds(300))
+    assert (table.name, table.window) == ("weather_day", Calendar("day", "UTC"))
 
     for language, text in blocks_of(LATER):
         if language == "sh":
@@ -39,7 +39,7 @@ def test_the_file_becomes_a_stream_and_each_change_of_it_is_valid(directory: Pat
             stream = choose_one("weather", settings)
 
     (table,), (source,) = stream.tables, stream.sources
-    assert (table.name, table.window) == ("weather_1d", Seconds(86_400))
+    assert (table.name, table.window) == ("weather_day", Calendar("day", "UTC"))
     assert source.contract.event_time_zone == "America/New_York"
     assert [rule["name"] for rule in settings.streams["weather"]["rules"]] == ["too_fast"]
     assert len(Path("bad.jsonl").read_text(encoding="utf-8").splitlines()) == 3

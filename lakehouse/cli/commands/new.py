@@ -4,6 +4,7 @@ lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl --python
 lakehouse new stream payments --kind windowed-sums --from-topic card-payments --records 1000
+lakehouse new stream orders --kind sql --sample orders.jsonl
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ def stream(
     """Generate a stream, and append it to the configuration file, which is created if it is missing.
 
     Fields, types, required fields, the event time and the key are guessed from the samples. Each guess is
-    printed, and marked with a comment. Currencies, units and metric names become part of the key; an id is
-    proposed in a comment. Lines that are not JSON objects are left out. With --python, the stream is instead
-    written as a package with suites and tests.
+    printed, and marked with a comment. Currencies, units and metric names become part of the key; numbers
+    that are written as text are read; an id is proposed in a comment. Lines that are not JSON objects are
+    left out. With --python, the stream is instead written as a package with suites and tests.
     """
     from lakehouse.dev.scaffold.package import files_of
     from lakehouse.dev.scaffold.parts import Wanted

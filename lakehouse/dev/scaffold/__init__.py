@@ -10,3 +10,4 @@ class Kind(StrEnum):
     WINDOWED_SUMS = "windowed-sums"
     RUNNING_TOTALS = "running-totals"
     JOINED_CALLS = "joined-calls"
+    SQL = "sql"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.printable import cut, printable
+from lakehouse.common.printable import printable
+from lakehouse.dev.scaffold.recognising import read_as_number
 from lakehouse.dev.scaffold.samples import (
     KEY_WORDS,
+    NUMBERS,
     TIME_WORDS,
     VALUE_WORDS,
     Seen,
@@ -21,17 +22,16 @@ from lakehouse.dev.scaffold.samples import (
 )
 from lakehouse.streams.contract import FieldType
 
-_NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
 PAIR = 2
 _KEYS = (FieldType.STRING, FieldType.LONG)
-_MOST_PAIRED, _MOST_SHOWN = 20, 20
+_MOST_PAIRED = 20
 
 
 @dataclass(frozen=True)
 class Chosen:
     """A chosen field, and the reason for the choice.
 
-    If the user named the field, the reason is empty, or only says which values are not numbers.
+    If the user named the field, the reason is empty, or only says which values are text.
     """
 
     field: Seen
@@ -87,6 +87,7 @@ def _value_rank(field: Seen) -> tuple[int, ...]:
         len(field.words & VALUE_WORDS),
         -len(field.words & KEY_WORDS),
         int(field.type is not FieldType.LONG),
+        int(not field.texts),
     )
 
 
@@ -97,16 +98,17 @@ def _key_rank(field: Seen) -> tuple[int, ...]:
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)
 
 
-_VALUE = _Part("--value", "a number", _NUMBERS, _value_rank)
+_VALUE = _Part("--value", "a number", NUMBERS, _value_rank)
 _KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank)
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the numeric field to use as the value.
+    """Return the numeric field to use as the value, with numbers in place of those that are written as text.
 
-    Raises SettingsError if there is none, or if the value is more likely in a field that a stream cannot read
-    by default: one with numbers as text, or one of two fields of which each sample has exactly one.
+    Raises SettingsError if there is none, or if the value is more likely in one of two fields of which each
+    sample has exactly one.
     """
+    fields = [field if field in taken else _as_value(field, named) for field in fields]
     free = [field for field in fields if field not in taken]
     is_likely = named is not None or any(field.words & VALUE_WORDS for field in _fitting(_VALUE, free))
     if not is_likely and (why := _unread_value(free)) is not None:
@@ -179,12 +181,10 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         field = _named(part.option, named, fields)
         if field.type not in part.types:
             kind = field.type.value
-            if part.types is _NUMBERS and field.has_numbers_as_text:
-                raise SettingsError(f"{part.option}: {_as_text(field)}")
             raise SettingsError(
                 f"{part.option} {printable(named)}: its values have the type {kind}; expected {part.what}"
             )
-        return Chosen(field, field.said if field.spoilers else "")
+        return Chosen(field, field.said if field.spoilers or field.texts else "")
     fitting = _fitting(part, [field for field in fields if field not in taken])
     if not fitting:
         names = printable(listed([field.path for field in fields]))
@@ -193,7 +193,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         )
     best = max(fitting, key=part.rank)
     others = listed([field.path for field in fitting if field is not best])
-    why = f"{part.what} {best.how_often}{best.remark}"
+    why = best.said if best.texts else f"{part.what} {best.how_often}{best.remark}"
     return Chosen(best, f"{why}; others: {others}" if others else why)
 
 
@@ -201,30 +201,24 @@ def _fitting(part: _Part, fields: Sequence[Seen]) -> list[Seen]:
     return [field for field in fields if field.type in part.types and field.is_required]
 
 
+def _as_value(field: Seen, named: str | None) -> Seen:
+    """Return a field as a number if it can be the value, or if the user named it."""
+    return (field.as_number or field) if field.path == named else read_as_number(field)
+
+
 def _unread_value(fields: Sequence[Seen]) -> str | None:
-    """Return why the samples have no value that a stream can read, or None if nothing looks like one."""
-    numeric = [field for field in fields if field.type in _NUMBERS or field.has_numbers_as_text]
-    optional = [field for field in numeric if 0 < len(field.at) < len(field.samples)]
+    """Return why the samples have no value in a single field, or None if they are not of two fields."""
+    optional = [field for field in fields if field.type in NUMBERS and 0 < len(field.at) < len(field.samples)]
     for one, other in combinations(optional[:_MOST_PAIRED], 2):
         if sorted((*one.at, *other.at)) == list(range(len(one.samples))):
-            first, second = sorted((one, other), key=lambda field: field.has_numbers_as_text)
+            first, second = sorted((one, other), key=lambda field: field.texts > 0)
             names = [printable(shown(field.path)) for field in (first, second)]
             return (
                 f"each sample has either {names[0]} or {names[1]}, and a stream reads its value from one "
                 f"field: with --value {names[0]}, samples without it become dead letters "
                 f"({len(second.at):,} of {len(second.samples):,})"
             )
-    as_text = [field for field in numeric if field.has_numbers_as_text and field.words & VALUE_WORDS]
-    return _as_text(as_text[0]) if as_text else None
-
-
-def _as_text(field: Seen) -> str:
-    return (
-        f"{printable(shown(field.path))} is a number written as text, such as "
-        f"{cut(json.dumps(field.values[0]), _MOST_SHOWN)}, which a stream reads as a number only with "
-        "accepts_text = true: name another field with --value for now, and then set, in the table, "
-        f"value = {{ name = {json.dumps(field.path)}, accepts_text = true }}"
-    )
+    return None
 
 
 def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:

@@ -36,6 +36,7 @@ _TAKEN = frozenset(
     }
     | {"ts", "recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
+    | {"least", "greatest"}
     | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}
     | {"more", "standing", "sales", "crossings", "is_new", "ordered_at", "epoch", "crosses", "notified"}
     | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # system columns of every PostgreSQL table
@@ -167,10 +168,14 @@ def _fitting_column(name: str) -> str:
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
     """Return the code that passes a field to a kind that sets its type: just the field's path if possible."""
-    is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
-    if column == column_of(field.path) and not is_number:
-        return text(field.path)
-    more = ", accepts_numbers=True" if is_number else ""
+    is_plain = column == column_of(field.path) and not field.texts and not _is_key_of_numbers(field, type_)
+    return text(field.path) if is_plain else typed(field, column, type_)
+
+
+def typed(field: Seen, column: str, type_: FieldType) -> str:
+    """Return the code that declares a field with this type, as required."""
+    more = ", accepts_numbers=True" if _is_key_of_numbers(field, type_) else ""
+    more += ", accepts_text=True" if field.texts else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{type_.name}{more})"
 
 
@@ -178,4 +183,9 @@ def declared(field: Seen, column: str) -> str:
     """Return the code that declares a field with its guessed type."""
     more = "" if field.is_required else ", required=False"
     more += ", accepts_numbers=True" if field.accepts_numbers else ""
+    more += ", accepts_text=True" if field.texts else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"
+
+
+def _is_key_of_numbers(field: Seen, type_: FieldType) -> bool:
+    return type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)

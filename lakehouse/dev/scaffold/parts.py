@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
@@ -17,9 +18,10 @@ from lakehouse.dev.scaffold.choosing import (
     has_key,
     named_key,
 )
-from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
+from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text, typed
+from lakehouse.dev.scaffold.lengths import Length, length_of
 from lakehouse.dev.scaffold.reading import Samples
-from lakehouse.dev.scaffold.recognising import Identity, Part, identity_of, parts_of_key
+from lakehouse.dev.scaffold.recognising import Identity, Part, identity_of, parts_of_key, read_as_number
 from lakehouse.dev.scaffold.refused import EVENT_TIME, Spoilt, mended, spoilt_by, with_value
 from lakehouse.dev.scaffold.samples import Seen, fields_of, value_at
 from lakehouse.dev.scaffold.texts import Record
@@ -107,9 +109,15 @@ class Parts:
     @property
     def by(self) -> list[str]:
         """The lines of code for the argument `by`."""
-        names = ", ".join(
-            named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
-        )
+        return self._by(named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys)
+
+    @property
+    def by_path(self) -> list[str]:
+        """The lines of code for the argument `by` of a kind whose fields are declared in `records`."""
+        return self._by(text(key.field.path) for key in self.keys)
+
+    def _by(self, fields: Iterable[str]) -> list[str]:
+        names = ", ".join(fields)
         if len(self.keys) == 1:
             why = _why(self.keys[0])
         else:
@@ -127,10 +135,29 @@ class Parts:
         lacking = [f'{text(key.field.path)}: "none"' for key in self.keys if not key.field.is_required]
         return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 
+    @cached_property
+    def length(self) -> Length:
+        """The guessed length of windows."""
+        return length_of(self.time, [key.field for key in self.keys])
+
+    @property
+    def length_line(self) -> str:
+        """The line of code for the argument `length`."""
+        return f"length={text(self.length.text)},  {comment(f'guess: {self.length.why}')}"
+
     @property
     def records(self) -> list[str]:
         """The lines of code for the argument `records`."""
-        lines = records_of(self.topic, self.time, self.others, self.columns)
+        return self._records(further(self.others, self.columns))
+
+    def records_with_roles(self, value: FieldType) -> list[str]:
+        """Return the lines of code for `records` with all fields: key, value (of this type), others."""
+        roles = [(key.field, FieldType.STRING) for key in self.keys] + [(self.value.field, value)]
+        first = [_with_guess(typed(one, self.columns.take(one), type_), one) for one, type_ in roles]
+        return self._records([*first, *further(self.others, self.columns)])
+
+    def _records(self, fields: Sequence[str]) -> list[str]:
+        lines = records_of(self.topic, self.time, fields)
         is_default = self.topic == topic_of(self.stream)
         return [
             lines[0],
@@ -170,6 +197,7 @@ class Parts:
         lines = time_notes(self.time)
         for role, chosen in (("value", self.value), *(("key", key) for key in self.keys)):
             lines.append(f"{role}: {chosen.field.path}{f': {chosen.why}' if chosen.why else ''}")
+        lines += text_notes(self.others)
         if self.identity is not None:
             lines += [f"proposal: {field.path}: {why}" for _, field, why in self.identity.proposals]
         if self.spoilt:
@@ -192,12 +220,14 @@ def parts_of(wanted: Wanted, key: Key) -> Parts:
     taken = [time.field] if time else []
     value = choose_value(fields, taken, wanted.value)
     taken.append(value.field)
+    fields = [value.field if field.path == value.field.path else field for field in fields]
     named_keys = [named_key(fields, by) for by in wanted.by]
     identity = identity_of(fields, [*taken, *(one.field for one in named_keys)])
     apart = parts_of_key([field for field in fields if field not in taken], value.field)
     keys = named_keys or _keys(fields, taken, apart, identity, key)
     taken += [one.field for one in keys]
-    others = [field for field in fields if field not in taken]
+    ids = () if identity is None else identity.fields
+    others = [field if field in ids else read_as_number(field) for field in fields if field not in taken]
     columns = Columns()
     columns.take(value.field, "total_{}", "value")
     for field in (*(one.field for one in keys), *others):
@@ -225,7 +255,8 @@ def _keys(
     """Return the guessed key: a field whose values records share, and the parts that can be in the key."""
     able = [] if key.is_single else [part for part in parts if key.has_defaults or _is_common(part.field)]
     own = [part.field for part in able]
-    last = [*own, *(() if identity is None else identity.fields)]
+    quantities = [field for field in fields if read_as_number(field) is not field]
+    last = [*own, *quantities, *(() if identity is None else identity.fields)]
     is_enough = bool(own) and not has_key([field for field in fields if field not in last], taken)
     chosen = [] if is_enough else [choose_key(fields, taken, last)]
     return chosen + [
@@ -260,7 +291,7 @@ def _is_common(field: Seen) -> bool:
 
 
 def _whole_record(samples: Samples, needed: Sequence[Seen], fields: Iterable[Seen]) -> Record:
-    """Return the first sample with all needed values, in which no number is a string."""
+    """Return the first sample with all needed values, in which a number replaces each spoiler."""
     records = [one.value for one in samples.kept]
     whole = (one for one in records if all(value_at(one, field.names) not in (None, "") for field in needed))
     return mended(next(whole, records[0]), fields)
@@ -296,6 +327,20 @@ def time_notes(time: ChosenTime | None) -> list[str]:
     return [f"event time: {time.field.path}: {time.why}", *zone]
 
 
+def text_notes(fields: Iterable[Seen]) -> list[str]:
+    """Return a line for each field whose numbers are written as text."""
+    return [f"field: {field.path}: {field.said}" for field in fields if field.texts]
+
+
+def further(fields: Iterable[Seen], columns: Columns) -> list[str]:
+    """Return a line of code for each further field, with a comment."""
+    return [_with_guess(declared(field, columns.take(field)), field) for field in fields]
+
+
+def _with_guess(code: str, field: Seen) -> str:
+    return f"{code},  {comment(f'guess: {field.said}')}"
+
+
 def spoilt_of(
     time: ChosenTime | None, fields: Sequence[Seen], columns: Columns, required: Sequence[Seen] = ()
 ) -> Spoilt:
@@ -307,8 +352,8 @@ def spoilt_of(
     )
 
 
-def records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
-    """Return the lines of code for the argument `records`."""
+def records_of(topic: str, time: ChosenTime | None, fields: Sequence[str]) -> list[str]:
+    """Return the lines of code for the argument `records`, with these lines for its fields."""
     lines = ["Records(", f"    {text(topic)},"]
     if time is None:
         lines.append(f"    # guess: {NO_TIME}")
@@ -318,15 +363,8 @@ def records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], colu
             lines.append(f"    event_time_unit={text(str(time.time.unit))},")
         if time.time.zone is not None:
             lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: {NO_ZONE}")
-    if others:
-        lines += [
-            "    also=(",
-            *(
-                f"        {declared(one, columns.take(one))},  {comment(f'guess: {one.said}')}"
-                for one in others
-            ),
-            "    ),",
-        ]
+    if fields:
+        lines += ["    also=(", *(f"        {field}" for field in fields), "    ),"]
     return [*lines, "),"]
 
 

@@ -16,6 +16,7 @@ _MOST_LEVELS = 50
 _TOO_DEEP = f"nests objects and arrays more than {_MOST_LEVELS} deep"
 _MOST_NAMED = 3
 _EXPECTED = "Expected a JSON object on each line; docs/tutorial.md shows how to convert a CSV file"
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"(-?[0-9]{1,37})\.0+")
 
 
@@ -73,6 +74,17 @@ def samples_of(lines: Sequence[Line]) -> Samples:
     if not kept:
         raise SettingsError(f"every sample is left out: {_named(left_out)}. {_EXPECTED}")
     return Samples(kept, left_out, lines)
+
+
+def number_in(text: str) -> int | Decimal | None:
+    """Return the JSON number that a string consists of, or None for anything else, such as NaN or 007."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        found: int | Decimal = json.loads(text, parse_float=_parsed)
+    except (ValueError, ArithmeticError):  # beyond Python's limits
+        return None
+    return found
 
 
 class _ConstantError(ValueError):

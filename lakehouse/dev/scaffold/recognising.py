@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.common.printable import cut
-from lakehouse.dev.scaffold.samples import KEY_WORDS, Seen
+from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of
 
@@ -36,6 +36,12 @@ _EVENT = frozenset({"event", "message", "msg", "record", "transaction", "txn", "
 _SHARED = KEY_WORDS - {"id", "key", "name"} | {"session", "trace", "parent", "correlation", "tenant", "group"}
 """Words for things that many records have in common, such as a customer or a device."""
 _SEQUENCE = frozenset({"version", "revision", "rev", "seq", "sequence", "lsn", "updated", "modified"})
+_CODE = frozenset(
+    {"code", "number", "no", "nr", "zip", "postcode", "postal", "plz", "phone", "mobile", "fax", "serial"}
+    | {"ean", "gtin", "isbn", "upc", "iban", "bic", "barcode", "release", "build"}
+)
+"""Words for codes that consist of digits, but are not quantities."""
+_LABELS = _SHARED | KEY_WORDS | TIME_WORDS | _ID | _SEQUENCE | _CODE | _CURRENCY | _UNIT
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KEYS = (FieldType.STRING, FieldType.LONG)
 _FEW, _LONGEST_VALUE = 20, 40
@@ -125,6 +131,14 @@ def identity_of(fields: Sequence[Seen], taken: Collection[Seen]) -> Identity | N
             if all(_are_apart(sequence, found) for found in records):
                 return _of_corrected(field, len(records), sequence)
     return None
+
+
+def read_as_number(field: Seen) -> Seen:
+    """Return a field whose numbers are written as text as a number, except ids, keys, times and codes."""
+    if field.as_number is None or column_of(field.names[-1]).split("_")[-1] in _ID | _CODE:
+        return field
+    is_quantity = bool(field.words & VALUE_WORDS) or not field.words & _LABELS
+    return field.as_number if is_quantity else field
 
 
 def _of_unique(field: Seen, ids: int, sequences: Sequence[Seen]) -> Identity:

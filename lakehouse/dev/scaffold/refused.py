@@ -41,7 +41,8 @@ def spoilt_by(
 def mended(record: Record, fields: Iterable[Seen]) -> Record:
     """Return a record in which a number replaces each string in a field that is declared as a number."""
     for field in fields:
-        if field.spoilers and isinstance(value_at(record, field.names), str):
+        value = value_at(record, field.names)
+        if isinstance(value, str) and any(value == spoiler.text for spoiler in field.spoilers):
             record = with_value(record, field.names, field.fitting[0])
     return record
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import cut, printable
-from lakehouse.dev.scaffold.reading import Sample
+from lakehouse.dev.scaffold.reading import Sample, number_in
 from lakehouse.engine.records.event_times import AS_DIGITS
 from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.kinds.records import column_of
@@ -35,6 +35,7 @@ VALUE_WORDS = frozenset(
     | {"bytes", "score", "kwh", "ms"}
 )
 
+NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
 MOST_FIELDS = 1_000
 _MOST_LISTED, _MOST_SHOWN = 10, 60
 _MOST_SPOILERS, _MOST_OF_SPOILER = 3, 20
@@ -43,7 +44,6 @@ _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,7 +65,8 @@ class Seen:
     """A field found in samples: the names on its path, and its non-null values.
 
     `at` contains the index of each value's sample in `samples`. If the field is kept as text, no string in it
-    is a spoiler.
+    is a spoiler. `texts` is the number of values that are written as text in the samples, but are numbers in
+    `values`; see `as_number`.
     """
 
     names: Names
@@ -73,6 +74,7 @@ class Seen:
     at: tuple[int, ...] = field(repr=False)
     samples: Sequence[Sample] = field(repr=False, compare=False)
     is_kept_as_text: bool = field(default=False, compare=False)
+    texts: int = field(default=0, compare=False)
 
     @cached_property
     def path(self) -> str:
@@ -94,6 +96,21 @@ class Seen:
     def as_text(self) -> Seen:
         """The field as a key, which accepts strings as well as numbers."""
         return replace(self, is_kept_as_text=True)
+
+    @cached_property
+    def as_number(self) -> Seen | None:
+        """The field as a number that may be text, or None if it is a number anyway, or cannot be one.
+
+        At least nine in ten values are numbers then, some or all of them written as text; other strings are
+        spoilers.
+        """
+        if self.type not in (FieldType.STRING, FieldType.JSON):
+            return None
+        numbers = [number_in(value) if isinstance(value, str) else None for value in self.values]
+        pairs = zip(self.values, numbers, strict=True)
+        values = tuple(value if number is None else number for value, number in pairs)
+        read = replace(self, values=values, texts=sum(number is not None for number in numbers))
+        return read if read.texts and read.type in NUMBERS else None
 
     @cached_property
     def fitting(self) -> tuple[Any, ...]:
@@ -131,6 +148,10 @@ class Seen:
     @property
     def said(self) -> str:
         """Text with the number of samples that contain the field and, if it is a number, the exceptions."""
+        if self.texts:
+            some = f"numbers, {self.texts:,} of them written as text,"
+            what = "numbers written as text" if self.texts == len(self.fitting) else some
+            return f"{what} {self.how_often}, so accepts_text = true{self.remark}"
         if self.has_numbers_as_text:
             return f"{self.how_often}, numbers written as text"
         return f"a number {self.how_often}{self.remark}" if self.spoilers else self.how_often
@@ -138,7 +159,7 @@ class Seen:
     @cached_property
     def has_numbers_as_text(self) -> bool:
         """Whether all values are strings with a number, such as "12.50"."""
-        return all(isinstance(value, str) and _NUMBER.fullmatch(value) for value in self.values)
+        return all(isinstance(value, str) and number_in(value) is not None for value in self.values)
 
     @property
     def words(self) -> frozenset[str]:

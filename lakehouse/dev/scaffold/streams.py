@@ -11,18 +11,21 @@ from typing import Any
 from lakehouse.common.errors import SettingsError
 from lakehouse.dev.scaffold import Kind
 from lakehouse.dev.scaffold.choosing import PAIR, ChosenTime, choose_pair, choose_payload, choose_time
-from lakehouse.dev.scaffold.code import About, Columns, named, span, text
+from lakehouse.dev.scaffold.code import About, Columns, comment, literal, named, span, text
 from lakehouse.dev.scaffold.parts import (
     Key,
     Parts,
     Wanted,
+    further,
     later_than,
     parts_of,
     records_of,
     sample_files,
     spoilt_of,
+    text_notes,
     time_notes,
 )
+from lakehouse.dev.scaffold.recognising import read_as_number
 from lakehouse.dev.scaffold.refused import Spoilt, mended, refused_of
 from lakehouse.dev.scaffold.samples import fields_of, value_at
 from lakehouse.dev.scaffold.texts import (
@@ -36,16 +39,11 @@ from lakehouse.dev.scaffold.texts import (
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import json_name_of
 
-_LENGTH, _LENGTH_S = "5m", 300
 _THRESHOLD = 1000
 _FIRST, _SECOND = 2, Decimal("3.5")
 _SUM = _FIRST + _SECOND
 _BEYOND_ANY_THRESHOLD = 10**9
 _PAYLOAD = "only this topic has it"
-_LONGER = (
-    f'Longer windows: `length="1h"` instead of `length={text(_LENGTH)}`. '
-    "The gold table then has another name."
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def windowed_sums(wanted: Wanted) -> Made:
     arguments = [
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
-        f"length={text(_LENGTH)},  # guess: five minutes of event time",
+        parts.length_line,
         *(["signed=True,  # guess: some samples are zero or negative"] if is_signed else []),
     ]
     return _made(
@@ -87,9 +85,10 @@ def windowed_sums(wanted: Wanted) -> Made:
         row={total: _SUM, "count": 2},
         sent={json_name_of(total): _SUM, "count": 2},
         changes=[
-            _LONGER,
+            _longer(parts),
             *([] if is_signed else ["Amounts of zero and below count, too: add `signed=True,`."]),
         ],
+        notes=[_length_note(parts)],
     )
 
 
@@ -101,7 +100,7 @@ def windowed_statistics(wanted: Wanted) -> Made:
         "windows=Windows(",
         *(f"    {line}" for line in parts.by),
         *parts.absent,
-        f"    length={text(_LENGTH)},  # guess: five minutes of event time",
+        f"    {parts.length_line}",
         "),",
     ]
     return _made(
@@ -112,7 +111,41 @@ def windowed_statistics(wanted: Wanted) -> Made:
         _suite_of_windows(parts, ["count", "sum"]),
         row={"count": 2, "sum": _SUM, "min": _FIRST, "max": _SECOND},
         sent={"count": 2, "sum": _SUM},
-        changes=[_LONGER],
+        changes=[_longer(parts)],
+        notes=[_length_note(parts)],
+    )
+
+
+def sql(wanted: Wanted) -> Made:
+    """Generate a stream that keeps aggregates per window, as SQL functions of a column."""
+    parts = parts_of(wanted, Key())
+    column, is_double = parts.value_column, parts.value.field.type is FieldType.DOUBLE
+    row: dict[str, tuple[str, Any]] = {"count": ("count(*)", 2)}
+    if not is_double:
+        row["total"] = f"sum({column})", _SUM
+    row |= {"least": (f"min({column})", _FIRST), "greatest": (f"max({column})", _SECOND)}
+    if is_double:
+        row["mean"] = f"avg({column})", _SUM / 2
+    found = {name: value for name, (_, value) in row.items()}
+    aggregates = literal({name: function for name, (function, _) in row.items()})
+    tables = [
+        "tables=Aggregates(",
+        *(f"    {line}" for line in (*parts.by_path, parts.length_line)),
+        *([f"    {comment(f'guess: {parts.value.field.path}: {why}')}"] if (why := parts.value.why) else []),
+        *(f"    {line}" for line in f"aggregates={aggregates},".splitlines()),
+        "),",
+    ]
+    return _made(
+        parts,
+        "sql",
+        "Aggregates of {} for each {key} and window.",
+        tables,
+        _suite_of_windows(parts, list(found)),
+        records=parts.records_with_roles(FieldType.DOUBLE if is_double else FieldType.DECIMAL),
+        row=found,
+        sent=found,
+        changes=[_longer(parts)],
+        notes=[_length_note(parts)],
     )
 
 
@@ -146,8 +179,18 @@ def running_totals(wanted: Wanted) -> Made:
 
 
 def _suite_of_windows(parts: Parts, required: Sequence[str]) -> dict[str, str]:
-    table, key = f"{parts.stream}_{_LENGTH}", (*parts.key_columns, "window_start")
-    return {table: suite_text(table, key, required, window_s=_LENGTH_S)}
+    table, key = f"{parts.stream}_{parts.length.text}", (*parts.key_columns, "window_start")
+    return {table: suite_text(table, key, required, window_s=parts.length.length_s)}
+
+
+def _longer(parts: Parts) -> str:
+    """Return the change to longer windows."""
+    old, new = (f"`length={text(length)}`" for length in (parts.length.text, parts.length.longer))
+    return f"Longer windows: {new} instead of {old}. The gold table then has another name."
+
+
+def _length_note(parts: Parts) -> str:
+    return f"length: {parts.length.text}: {parts.length.why}"
 
 
 def _made(
@@ -161,8 +204,13 @@ def _made(
     sent: Record,
     changes: Sequence[str],
     values: tuple[Any, Any] = (_FIRST, _SECOND),
+    records: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
 ) -> Made:
-    """Generate a stream that reads one topic. Its tests expect `row` from these two values."""
+    """Generate a stream that reads one topic. Its tests expect `row` from these two values.
+
+    `records` are the lines of code for the records, if they contain more than the further fields.
+    """
     about = parts.about(sentence)
     tests = tests_text(
         parts.stream,
@@ -173,11 +221,11 @@ def _made(
     )
     return Made(
         about=about,
-        stream=stream_text(parts.stream, kind, [*parts.records, *arguments], about),
+        stream=stream_text(parts.stream, kind, [*(records or parts.records), *arguments], about),
         suites=suites,
         tests=tests,
         left_out={parts.topic: {*parts.spoilt, *parts.repeated}},
-        notes=parts.notes,
+        notes=[*parts.notes, *notes],
         changes=[*_common_changes(parts), *changes],
         warnings=parts.left,
     )
@@ -218,11 +266,12 @@ def joined_calls(wanted: Wanted) -> Made:
         others = [field for field in found if field.path not in taken]
         payload = choose_payload(topic, others, fields)
         payloads[topic] = shared.take(payload, "{}_events")
-        also = [field for field in others if field is not payload]
+        also = [read_as_number(field) for field in others if field is not payload]
         columns = Columns(map(shared.take, (one, other, payload)))
         spoilt[topic] = spoilt_of(time, also, columns)
         notes += [f"{topic}: {line}" for line in (*time_notes(time), f"payload: {payload.path}: {_PAYLOAD}")]
-        said = records_of(topic, time, also, columns)
+        notes += [f"{topic}: {line}" for line in text_notes(also)]
+        said = records_of(topic, time, further(also, columns))
         sides += [
             "    Side(",
             f"        records={said[0]}",
@@ -281,5 +330,6 @@ KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
     Kind.WINDOWED_SUMS: windowed_sums,
     Kind.RUNNING_TOTALS: running_totals,
     Kind.JOINED_CALLS: joined_calls,
+    Kind.SQL: sql,
 }
 """The function that generates a stream of each kind."""

@@ -12,6 +12,7 @@ _INDENT = "    "
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _FIELD = ("name", "column", "type")
 _PROPOSED = re.compile(r'# (unique_by|sequence_by)=(".*"),')
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FOUR_DIGITS = 0xFFFF
 
 
@@ -28,8 +29,8 @@ def table_text(name: str, kind: str, module: str) -> str:
         else:
             tables += _tables(f"streams.{name}.sides", argument, comments)
     for keyword in call.keywords:
-        if keyword.arg == "windows":
-            tables += _tables(f"streams.{name}.windows", keyword.value, comments)
+        if keyword.arg in ("windows", "tables"):
+            tables += _tables(f"streams.{name}.{keyword.arg}", keyword.value, comments)
         else:
             lines += _pair(str(keyword.arg), keyword.value, comments)
     return "".join(f"{line}\n" for line in [*lines, *tables])
@@ -94,7 +95,7 @@ def _pair(key: str, value: ast.expr, comments: _Comments) -> Iterator[str]:
 
 
 def _tables(path: str, value: ast.expr, comments: _Comments) -> Iterator[str]:
-    """Yield an array of tables, for `Windows` or for the sides of a call."""
+    """Yield an array of tables, for `Windows`, for `Aggregates`, or for the sides of a call."""
     for one in value.elts if isinstance(value, ast.Tuple) else [value]:
         yield from ("", f"[[{path}]]")
         for keyword in one.keywords if isinstance(one, ast.Call) else []:
@@ -111,9 +112,7 @@ def _value(node: ast.expr) -> str:
         case ast.Tuple(elts=several):
             return f"[{', '.join(map(_value, several))}]"
         case ast.Dict(keys=keys, values=values):
-            pairs = (
-                f"{_value(key)} = {_value(value)}" for key, value in zip(keys, values, strict=True) if key
-            )
+            pairs = (f"{_key(key)} = {_value(value)}" for key, value in zip(keys, values, strict=True) if key)
             return f"{{ {', '.join(pairs)} }}"
         case ast.Attribute(attr=name):  # FieldType.STRING
             return _string(name.lower())
@@ -124,6 +123,12 @@ def _value(node: ast.expr) -> str:
         case ast.Call(args=[only]):  # Decimal(1000)
             return _value(only)
     raise ValueError(f"{ast.unparse(node)} cannot be written in TOML")
+
+
+def _key(node: ast.expr) -> str:
+    """Return a key of an inline table, without quotes if possible."""
+    written = _value(node)
+    return written[1:-1] if _BARE.fullmatch(written[1:-1]) else written
 
 
 def _string(value: str) -> str:

@@ -95,7 +95,7 @@ event_time = "at"  # guess: in all 3 samples, a number of ms since 1970
 by = "card"
 # guess: a number in all 3 samples
 value = "amount"
-length = "5m"  # guess: five minutes of event time
+length = "5m"  # guess: five minutes, because few samples have the same key
 """
     )
     assert ended.stdout.startswith(f"shop.jsonl: the records from {topic}\nlakehouse.toml: [streams.shop]\n")

@@ -127,7 +127,7 @@ set unique_by
         by=Field("card.id", "card_id", FieldType.STRING, accepts_numbers=True),
         # guess: a number in all 6 samples; others: card.id, count
         value="amount",
-        length="5m",  # guess: five minutes of event time
+        length="5m",  # guess: five minutes, because few samples have the same key
     ),
     suites="payments.suites",
 )
@@ -168,7 +168,7 @@ def test_times_in_digits_and_keys_of_several_fields_that_may_be_missing(make: Ma
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["windowed-sums", "windowed-statistics", "running-totals"])
+@pytest.mark.parametrize("kind", ["windowed-sums", "windowed-statistics", "running-totals", "sql"])
 def test_the_tests_of_a_new_package_hold(
     make: Make, case: Case, assert_same_gold: SameGold, kind: str
 ) -> None:
@@ -353,8 +353,62 @@ def test_a_text_among_numbers_is_named_in_a_table_and_fits_in_a_key(make: Make) 
     assert declared(table)["weather"].name == "weather"
 
 
+AS_TEXT = [
+    {
+        "shop": "a",
+        "price": f"{number}.50",
+        "discount": f"0.{number % 10}" if number % 3 else None,
+        "qty": str(number),
+        "day": number % 10,
+        "at": f"2026-03-29T{number:02}:00:00Z",
+    }
+    for number in range(20)
+]
+NO_PRICE, NO_QTY = AS_TEXT[0] | {"price": "NaN"}, AS_TEXT[1] | {"qty": "a few", "discount": ""}
+
+
+def test_the_tests_of_a_package_of_aggregates_of_numbers_as_text_hold(make: Make, case: Case) -> None:
+    ended = make("orders", "--python", "--kind", "sql", "--sample", "s", s=[NO_PRICE, *AS_TEXT, NO_QTY])
+
+    assert ended.exit_code == 0, ended.output
+    code = Path("orders/orders/streams.py").read_text(encoding="utf-8")
+    assert (
+        """
+        tables=Aggregates(
+            # guess: a string or whole number in all 22 samples; others: day
+            by="shop",
+            length="day",  # guess: records of a key are usually 1 h apart
+            # guess: price: numbers written as text in 21 of 22 samples, so accepts_text = true; not in s:1 \
+("NaN"); others: qty, day
+            aggregates={"count": "count(*)", "total": "sum(price)", "least": "min(price)", "greatest": \
+"max(price)"},
+        ),
+"""
+    ) in code
+    assert code.count("accepts_text=True)") == 3
+    assert (
+        "FieldType.DECIMAL, required=False, accepts_text=True),  # guess: numbers written as text in" in code
+    )
+    found = run_its_tests("orders", case, None)
+    assert "test_a_sample_that_was_left_out_is_a_dead_letter" in found
+    assert Path("orders/orders/suites/gold/orders_day.py").exists()
+    stream = sys.modules["orders.streams"].ORDERS
+    case(stream, [NO_PRICE], dead=[{"column": "price", "rule": "not_a_number"}])
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["windowed-sums", "windowed-statistics", "running-totals"])
+def test_the_tests_of_a_package_from_numbers_as_text_hold(
+    make: Make, case: Case, assert_same_gold: SameGold, kind: str
+) -> None:
+    ended = make("orders", "--python", "--kind", kind, "--sample", "s", s=[NO_PRICE, *AS_TEXT, NO_QTY])
+
+    assert ended.exit_code == 0, ended.output
+    assert len(run_its_tests("orders", case, assert_same_gold)) == 6
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["windowed-sums", "windowed-statistics", "running-totals", "sql"])
 def test_the_tests_of_a_package_from_samples_with_faults_hold(
     make: Make, case: Case, assert_same_gold: SameGold, kind: str
 ) -> None:
@@ -391,6 +445,7 @@ def test_the_tests_of_calls_from_samples_with_faults_hold(
         ("windowed-sums", PAYMENTS, "payments_5m"),
         ("windowed-statistics", READINGS, "payments_5m"),
         ("running-totals", READINGS, "payments_totals"),
+        ("sql", PAYMENTS, "payments_5m"),
     ],
 )
 def test_a_table_in_toml_says_the_same_as_a_package(
@@ -509,6 +564,7 @@ CHANGES = {
         **OTHER_LENGTH,
         "Amounts of zero and below count, too: add `signed=True,`.": ('value="', 'signed=True, value="'),
     },
+    "sql": OTHER_LENGTH,
     "running-totals": {
         "Another threshold, up to a billion: `Decimal(50)` instead of `Decimal(1000)`.": ("(1000)", "(50)"),
         'A notification for each record at or above the threshold: add `notify="every_update",`.': (

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lakehouse.cli.main import app
-from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.dev.scaffold.code import Columns
 from lakehouse.dev.scaffold.reading import Sample
 from lakehouse.dev.scaffold.recognising import identity_of, parts_of_key
 from lakehouse.dev.scaffold.samples import Seen, fields_of
+from lakehouse.streams.contract import FieldType
 from lakehouse.testing import declared
 
 Make = Callable[..., Result]
@@ -88,7 +88,7 @@ up, so it is part of the key
 by = ["customer", "currency"]
 # guess: a number in all 4 samples; others: version
 value = "amount"
-length = "5m"  # guess: five minutes of event time
+length = "5m"  # guess: five minutes, because few samples have the same key
 """
     )
     assert (
@@ -105,6 +105,7 @@ so it is part of the key
   proposal: id: a different UUID in all 4 samples: to count a repeated record once, set unique_by
   proposal: version: a whole number with the name of a sequence: if a record with the same id and a greater \
 version is a correction, set sequence_by as well
+  length: 5m: five minutes, because few samples have the same key
 
 Review the guesses, then try the stream: lakehouse try shop s
 """
@@ -262,7 +263,7 @@ def test_names_of_metrics_and_units_are_in_the_key_of_statistics_with_a_default(
 the key
 # guess: unit: 1 value (C): values in different units are not added up, so it is part of the key
 by = ["service", "name", "unit"]
-absent = { "unit" = "none" }  # guess: not in all samples
+absent = { unit = "none" }  # guess: not in all samples
 """
     ) in table()
 
@@ -296,34 +297,76 @@ def test_without_another_field_the_parts_alone_are_the_key(make: Make) -> None:
     assert 'by = "currency"\n' in table()
 
 
+PRICED = [
+    {"shop": "a", "orderId": str(number), "zip": "10115", "price": f"{number}.50", "qty": str(number)}
+    for number in range(10)
+]
+
+
+def test_numbers_that_are_written_as_text_are_read_but_ids_and_codes_stay_text(make: Make) -> None:
+    ended = make([*PRICED, PRICED[0] | {"price": "NaN", "qty": 7}])
+
+    assert ended.exit_code == 0, ended.output
+    assert (
+        """\
+fields = [
+    { name = "orderId", column = "order_id", type = "string" },  # guess: in all 11 samples, numbers written \
+as text
+    { name = "zip", column = "zip", type = "string" },  # guess: in all 11 samples, numbers written as text
+    { name = "qty", column = "qty", type = "long", accepts_text = true },  # guess: numbers, 10 of them \
+written as text, in all 11 samples, so accepts_text = true
+]
+# guess: a string or whole number in all 11 samples; others: orderId, zip
+by = "shop"
+# guess: numbers written as text in 10 of 11 samples, so accepts_text = true; not in s:11 ("NaN"); others: qty
+value = { name = "price", column = "price", type = "decimal", accepts_text = true }
+"""
+    ) in table()
+    assert (
+        "\n  value: price: numbers written as text in 10 of 11 samples, so accepts_text = true;"
+        in ended.output
+    )
+    assert (
+        "\n  field: qty: numbers, 10 of them written as text, in all 11 samples, so accepts" in ended.output
+    )
+    assert "\n  dead letters: 1 of 11 samples, such as s:11\n" in ended.output
+
+
 @pytest.mark.parametrize(
-    ("record", "options", "why"),
+    ("record", "options", "field"),
     [
-        (
-            {"price": "12.50"},
-            (),
-            (
-                'price is a number written as text, such as "12.50", which a stream reads as a number only '
-                "with accepts_text = true: name another field with --value for now, and then set, in the "
-                'table, value = { name = "price", accepts_text = true }'
-            ),
-        ),
-        ({"price": "12.50", "version": 1}, (), 'price is a number written as text, such as "12.50"'),
-        ({"x": "-1e3", "y": 1}, ("--value", "x"), '--value: x is a number written as text, such as "-1e3"'),
-        (
-            {"x": "1.5.2"},
-            (),
-            "no field is a number in every sample: specify one with --value; fields: shop, x",
-        ),
+        ({"price": "12.50", "version": 1}, (), ("price", FieldType.DECIMAL, True)),
+        ({"x": "-1e3", "y": 1}, (), ("x", FieldType.DECIMAL, True)),
+        ({"x": "3", "y": 1}, (), ("y", FieldType.DECIMAL, False)),
+        ({"x": "3", "y": 1}, ("--value", "x"), ("x", FieldType.DECIMAL, True)),
+        ({"zip": "10115"}, ("--value", "zip"), ("zip", FieldType.DECIMAL, True)),
+        ({"x": "270.0"}, (), ("x", FieldType.DECIMAL, True)),
     ],
 )
-def test_numbers_written_as_text_are_explained(
-    make: Make, record: Mapping[str, Any], options: tuple[str, ...], why: str
+def test_a_value_may_be_numbers_that_are_written_as_text(
+    make: Make, record: Mapping[str, Any], options: tuple[str, ...], field: tuple[str, FieldType, bool]
 ) -> None:
     ended = make([{"shop": "a", **record}] * 3, *options)
 
-    assert isinstance(ended.exception, SettingsError)
-    assert str(ended.exception).startswith(why)
+    assert ended.exit_code == 0, ended.output
+    (source,) = declared(table())["shop"].sources
+    name, type_, accepts_text = field
+    assert [
+        (one.type, one.accepts_text) for one in source.contract.fields if one.name == name and one.required
+    ] == [(type_, accepts_text)]
+
+
+@pytest.mark.parametrize("value", ["1.5.2", "007", "+1", "NaN", "1,5", " 1", "1" * 5_000, ""])
+def test_other_text_is_no_value(make: Make, value: str) -> None:
+    ended = make([{"shop": "a", "x": value}] * 3)
+
+    assert str(ended.exception).startswith("no field is a number in every sample: specify one with --value")
+
+
+def test_a_text_that_is_no_number_as_json_writes_it_is_named_as_text(make: Make) -> None:
+    ended = make([{"shop": "a", "x": "1,5"}] * 3, "--value", "x")
+
+    assert str(ended.exception) == "--value x: its values have the type string; expected a number"
 
 
 OF_TWO_FIELDS = [
@@ -371,3 +414,47 @@ def test_columns_are_short_and_differ(paths: Sequence[tuple[str, ...]], columns:
     taken = Columns()
 
     assert [taken.take(Seen(names, (1,), (0,), ())) for names in paths] == columns
+
+
+def test_a_table_of_aggregates_declares_all_fields_and_computes_exact_sums(make: Make) -> None:
+    ended = make(PAYMENTS, kind="sql")
+
+    assert ended.exit_code == 0, ended.output
+    _, fields = table().split("\nfields = [\n")
+    assert (
+        fields
+        == """\
+    { name = "customer", column = "customer", type = "string" },  # guess: in all 4 samples
+    { name = "currency", column = "currency", type = "string" },  # guess: in all 4 samples
+    { name = "amount", column = "amount", type = "decimal" },  # guess: in all 4 samples
+    { name = "id", column = "id", type = "string" },  # guess: in all 4 samples
+    { name = "version", column = "version", type = "long" },  # guess: in all 4 samples
+]
+
+[[streams.shop.tables]]
+# guess: customer: a string or whole number in all 4 samples
+# guess: currency: 2 values (EUR, USD), all ISO 4217 codes: amounts in different currencies are not added \
+up, so it is part of the key
+by = ["customer", "currency"]
+length = "5m"  # guess: five minutes, because few samples have the same key
+# guess: amount: a number in all 4 samples; others: version
+aggregates = { count = "count(*)", total = "sum(amount)", least = "min(amount)", greatest = "max(amount)" }
+"""
+    )
+
+
+def test_a_table_of_aggregates_of_doubles_has_a_mean_but_no_sum(make: Make) -> None:
+    ended = make([point | {"value": 1e-12} for point in POINTS], "--by", "service", kind="sql")
+
+    assert ended.exit_code == 0, ended.output
+    assert '{ name = "value", column = "value", type = "double" },' in table()
+    assert (
+        'count = "count(*)", least = "min(value)", greatest = "max(value)", mean = "avg(value)" }'
+    ) in table()
+
+
+def test_the_proposed_id_of_a_table_of_aggregates_can_be_uncommented(make: Make) -> None:
+    make(PRICED, kind="sql")
+
+    (source,) = declared(table().replace("# unique_by", "unique_by"))["shop"].sources
+    assert source.unique_by == "orderId"
