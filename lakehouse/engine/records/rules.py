@@ -38,7 +38,7 @@ def checked_rules(source: Source) -> tuple[Rule, ...]:
 
 
 def _check(rule: Rule, row: DataFrame) -> None:
-    for analysed in _ANALYSES:
+    for analysed in (*_ANALYSES, lambda row, _: row.select(rule.message)):
         try:
             _ = analysed(row, rule.violated).schema
         except PySparkException as error:
