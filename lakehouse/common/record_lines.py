@@ -126,8 +126,8 @@ def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterato
 def envelope_of(record: Record) -> str:
     """Return a record as an envelope on one line, from which `read_lines` returns the same record.
 
-    A value that is JSON on one line is written as it is, any other value in Base64. Headers that are not
-    UTF-8 are left out.
+    A value that is JSON on one line is written unchanged, any other value in Base64. Headers that are not
+    UTF-8 are left out, so `read_lines` does not return them.
     """
     parts: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     parts["timestamp_ms"] = record.timestamp_ms
@@ -161,7 +161,7 @@ def _as_base64(value: bytes | None) -> str | None:
 
 
 def _is_json_line(value: bytes) -> bool:
-    """Return whether an envelope can contain a value as it is. JSON's null would be a tombstone."""
+    """Return whether an envelope can contain a value unchanged. JSON's null would become a tombstone."""
     try:
         return (
             json.loads(value.decode()) is not None

@@ -158,15 +158,15 @@ def _refuse_useless(source: Source) -> None:
 
 
 def _refuse_text(source: Source) -> None:
-    """Raise ValueError for numbers as text in a format with types, and in ids and sequences."""
+    """Raise ValueError for `accepts_text` in a format with types, and for ids and sequences."""
     for one in source.contract.fields:
         if one.accepts_text and source.is_typed:
             raise ValueError(
-                f"field {one.name}: accepts_text is for JSON; in {source.format}, a number has a type"
+                f"field {one.name}: accepts_text is only for JSON; in {source.format}, numbers have types"
             )
         if one.accepts_text and one.name in {source.unique_by, source.sequence_by}:
             raise ValueError(
-                f"field {one.name}: an id or a sequence must be written in one way: remove accepts_text"
+                f"field {one.name}: an id or sequence must always have one JSON type: remove accepts_text"
             )
 
 
@@ -393,7 +393,7 @@ class GoldTable(MergedTable):
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
-    totals           each column that is null if its sum does not fit in its type, with the column for the
+    totals           maps each column that is null if its sum does not fit in its type to the column with the
                      number of rows: such a key is set aside (ops.keys_set_aside), and other keys continue
     sides            tables that are maintained with this one
     state            columns that only a fold needs; maintenance clears them once no fold can need them

@@ -3,9 +3,9 @@
     Seconds(300)                        windows start at multiples of five minutes since the epoch
     Calendar("week", "Europe/Berlin")   windows start on Mondays, at midnight in Berlin
 
-Windows have neither gaps nor overlaps, so each time is in exactly one window. A length finds this window in
-two ways: with Spark SQL, for timestamps, in a session whose time zone is UTC; and in Python, without a JVM,
-for microseconds since the epoch (UTC). Python uses the machine's time zone database, and Spark that of Java.
+Windows have no gaps and no overlaps, so each time is in exactly one window. A length finds this window in two
+ways: with Spark SQL, for timestamps, in a session whose time zone is UTC; and in Python, without a JVM, for
+microseconds since the epoch (UTC). Python uses the machine's time zone database, and Spark uses Java's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOUR_S, _DAY_S = 3_600, 86_400
 _LABELS_S = {"d": _DAY_S, "h": _HOUR_S, "m": 60}
 _DAYS = {"day": 1, "week": 7, "month": 31}
 _SQL_OF_ONE = {"day": "INTERVAL 1 DAY", "week": "INTERVAL 7 DAY", "month": "INTERVAL 1 MONTH"}
-_CLOCK_CHANGE_S = 2 * _HOUR_S  # the greatest in use, in Antarctica/Troll
+_CLOCK_CHANGE_S = 2 * _HOUR_S  # the largest in use, in Antarctica/Troll
 _MICROS_PER_S = 1_000_000
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 
@@ -47,7 +47,7 @@ class WindowLength(ABC):
     @property
     @abstractmethod
     def most_s(self) -> int:
-        """The greatest length in seconds."""
+        """The length of the longest window, in seconds."""
 
     @property
     @abstractmethod
@@ -179,7 +179,7 @@ class Calendar(WindowLength):
         return self == Calendar("day")
 
     def start(self, time: str) -> str:
-        """Return Spark SQL for the start of the local day, week or month, or the next if it has begun."""
+        """Return Spark SQL for the start of the local day, week or month, or of the next if it has begun."""
         following = self.end(time)
         return f"CASE WHEN {following} <= {time} THEN {following} ELSE {self._utc(self._local(time))} END"
 
@@ -188,7 +188,7 @@ class Calendar(WindowLength):
         return self._utc(f"{self._local(start)} + {_SQL_OF_ONE[self.unit]}")
 
     def start_of(self, micros: int) -> int:
-        """Return the start of the local day, week or month, or the next if it has begun."""
+        """Return the start of the local day, week or month, or of the next if it has begun."""
         following = self.end_of(micros)
         return following if following <= micros else self._micros(self._first_day(micros))
 

@@ -48,7 +48,7 @@ def test_letters_of_one_shape_share_a_line(
     ]
 
 
-def test_more_letters_than_are_grouped_are_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_says_if_only_the_newest_letters_are_grouped(capsys: pytest.CaptureFixture[str]) -> None:
     print_shapes([letter(number, b"[]") for number in range(501)], as_json=False)
     assert "only the newest 500 are grouped" in capsys.readouterr().out
     print_shapes([], as_json=False)

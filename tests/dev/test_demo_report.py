@@ -1,4 +1,4 @@
-"""The demo's last lines can be typed as they are, in a checkout as well as after an installation."""
+"""The demo's last lines can be typed as shown, in a checkout and after an installation."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_rebuild_computes_a_state_whose_value_is_still_null(lake: Lake, lake_s
 
 
 @pytest.mark.soak
-def test_an_aggregate_that_is_taken_away_is_refused_with_the_ways_out(
+def test_a_declaration_without_an_existing_aggregate_is_refused_with_the_remedies(
     lake: Lake, lake_settings: Settings
 ) -> None:
     take(lake, lake_settings, tills(), 0)
@@ -120,6 +120,7 @@ def test_a_mean_whose_sum_does_not_fit_is_set_aside(lake: Lake, lake_settings: S
     assert list(check.notes[1:]) == ["1 rows with a total that overflows its type; see ops.keys_set_aside"]
 
 
+@pytest.mark.soak
 def test_the_audit_names_a_row_whose_sketch_was_lost(lake: Lake, lake_settings: Settings) -> None:
     stream = tills({"middle": "approx_percentile(amount, 0.5)"})
     take(lake, lake_settings, stream, 0)

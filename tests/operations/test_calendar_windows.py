@@ -1,7 +1,7 @@
 """A table of weeks in Berlin through corrections, the audit, a rebuild, retention, and other lengths.
 
-Seven records are near the two changes of the clock in 2026. A later record moves an amount out of the last
-hour of October's long week, into the next week.
+Seven records are near the two clock changes of 2026. A later record moves an amount from the last hour of
+October's long week into the next week.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def at(text: str) -> int:
     return micros(utc(text))
 
 
+@pytest.mark.soak
 def test_a_table_of_weeks(spark: SparkSession, lake: Lake, lake_settings: Settings) -> None:
     landed = utc("2026-10-26 00:00")
     first = [
@@ -98,7 +99,7 @@ def test_a_table_of_weeks(spark: SparkSession, lake: Lake, lake_settings: Settin
     assert rebuild_gold(lake, TABLE, WindowSpan()) == [GoldRebuilt("rent_week", 4, 2, 0)]
     assert rows(lake_settings) == right
 
-    # Records are accepted from 19 October on, which is in the second week of the four.
+    # Records are accepted from 19 October on, in the second of the four weeks.
     cut = retention.gold_cut(STREAM, TABLE, TABLE, days=1)
     assert retention.take(lake, gold.spec(TABLE), cut, landed, dry_run=True) == 2
 
@@ -120,7 +121,7 @@ def audited(lake: Lake) -> int:
 
 
 def misaligned(lake: Lake) -> list[int]:
-    """Return how many rows do not meet each of the expectations for windows."""
+    """Return how many rows break each of the expectations for windows."""
     assert TABLE.window is not None
     kept = lake.read("gold", "rent_week")
     conditions = [

@@ -49,7 +49,7 @@ class Kind(Enum):
 class Field:
     """A field of a record, with a dot if it is in an object, and its column in silver.
 
-    With `text`, a number may also be a string that contains one.
+    With `text`, a string that contains a number is also accepted.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Aggregates of transactions, as the simulation's tables of the kind `sql` declare them.
 
-spending_5m       per user and five minutes, without amounts of 20: the number, the sum, the least and the
-                  last amount by event time, then by place
-spending_by_size  per size, large above 15: the number, the mean, the distinct users and the latest time
+spending_5m       per user and five minutes, without amounts of 20: count, sum, smallest amount, and last
+                  amount by event time, then by partition and offset
+spending_by_size  per size (large: above 15): count, mean, distinct users and latest event time
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server finds the weeks of a time zone, whose lengths differ: in a series, and from a silver row."""
+"""The server finds weeks of different lengths in a time zone: in a series, and from a silver row."""
 
 from __future__ import annotations
 

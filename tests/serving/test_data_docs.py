@@ -15,7 +15,7 @@ INDEX = "/data-docs/index.html"
 
 @pytest.fixture
 def pages(lake: ServedLake) -> None:
-    """Write two pages, a file that is not a page, a page outside of the directory, and a link to it."""
+    """Write two pages, a file that is not a page, a page outside the directory, and a link to it."""
     directory = site(lake.settings.home)
     (directory / "validations" / "a").mkdir(parents=True)
     (directory / "index.html").write_text("all tables", encoding="utf-8")

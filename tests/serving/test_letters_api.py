@@ -322,7 +322,7 @@ def test_only_the_newest_letters_are_grouped_and_the_answer_says_so(
     ]
 
 
-def test_shapes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: ServedLake) -> None:
+def test_shapes_need_the_scope_payload(make_client: MakeClient, lake: ServedLake) -> None:
     lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
     tokens = Tokens(lake.settings.home)
     headers = [

@@ -146,7 +146,7 @@ def test_listed_letters_are_copied_and_saved_as_json_lines(
         assert {"key", "value", "headers"}.isdisjoint(rows[0])
 
 
-def test_letters_are_grouped_by_shape_once_this_is_opened(
+def test_letters_are_grouped_by_shape_once_the_section_is_opened(
     lake: ServedLake, page: Page, tmp_path: Path
 ) -> None:
     values = (b'{"amount": "12"}', b'{"amount": "13"}', b'{"<img src=x>": 1}')

@@ -221,7 +221,7 @@ def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClien
     assert seen == list(range(1, 12))
 
 
-def test_rows_have_the_columns_that_their_message_lacks(client: TestClient, lake: ServedLake) -> None:
+def test_rows_include_the_columns_that_are_not_in_their_message(client: TestClient, lake: ServedLake) -> None:
     row = {"product": "tea", "value": Decimal(2000), "crossing": 2, "event_time": at(NOON_MS)}
     lake.write(SALES_NOTIFICATIONS, [row | {"partition": 0, "offset": 7}])
     closed: dict[str, Any] = {"closed_at": at(NOON_MS + 1), "analytics_events": 3}

@@ -54,7 +54,7 @@ WINDOWS: list[tuple[WindowLength, str, str, str]] = [
     (Calendar("day", HAVANA), "2025-11-01 04:00", "2025-11-02 04:00", "2025-11-03 05:00"),
     # A minute after midnight, 00:01 becomes 23:01 of the day before.
     (Calendar("day", ST_JOHNS), "2010-11-06 02:30", "2010-11-07 02:30", "2010-11-08 03:30"),
-    # A day that a country left out has no window of its own.
+    # A day that a country skipped has no window.
     (Calendar("day", "Pacific/Apia"), "2011-12-29 10:00", "2011-12-30 10:00", "2011-12-31 10:00"),
 ]
 
@@ -84,7 +84,7 @@ def local(calendar: Calendar, time: int) -> tuple[int, ...]:
 
 
 def test_spark_agrees_and_a_window_has_all_times_of_a_local_day_week_or_month(spark: SparkSession) -> None:
-    """The oracle is the local date by zoneinfo: the same from start to end, and another before and after."""
+    """The oracle is the local date from zoneinfo: the same from start to end, and different outside."""
     lengths = [
         Seconds(300),
         Calendar("day", ST_JOHNS),

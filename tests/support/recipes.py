@@ -1,4 +1,4 @@
-"""Blocks of the recipes in docs/recipes-*.md and of the tutorial, and a directory in which they run.
+"""The blocks of docs/recipes-*.md and of the tutorial, and a directory in which they run.
 
 A recipe's TOML block is lakehouse.toml. Fenced sh blocks are run, indented ones are not. The commands before
 a text block must have printed its lines.

@@ -129,7 +129,8 @@ def list_(
         bool,
         typer.Option(
             "--by-shape",
-            help="Group the newest 500 by the names and JSON types of their value's fields instead.",
+            help="Instead, group the newest 500 by the shape of their value: the names and JSON types of its "
+            "fields.",
         ),
     ] = False,
     format_: FormatOption = Format.TABLE,

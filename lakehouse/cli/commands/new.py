@@ -78,9 +78,9 @@ def stream(
         list[str] | None,
         typer.Option(
             metavar="TOPIC",
-            help="Instead of --sample, read JSON records from this topic, which the stream will read; may be "
-            "repeated. No consumer group is used. The records are also written to ./NAME.jsonl, except with "
-            "--python.",
+            help="Instead of --sample, read JSON records from this topic, which is also the stream's topic; "
+            "may be repeated. No consumer group is used. The records are also written to ./NAME.jsonl, "
+            "except with --python.",
         ),
     ] = None,
     records: Annotated[
@@ -104,7 +104,7 @@ def stream(
     """Generate a stream, and append it to the configuration file, which is created if it is missing.
 
     Fields, types, required fields, the event time and the key are guessed from the samples. Each guess is
-    printed, and marked by a comment. Currencies, units and names of metrics become part of the key; an id is
+    printed, and marked with a comment. Currencies, units and metric names become part of the key; an id is
     proposed in a comment. Lines that are not JSON objects are left out. With --python, the stream is instead
     written as a package with suites and tests.
     """
@@ -197,7 +197,7 @@ def _add_table(name: str, table: str) -> Path:
 def _samples(name: str, given: _Given, kept: Path | None) -> dict[str, Samples]:
     """Return the samples, keyed by topic. `kept` is the file to which they will be written.
 
-    Raises SettingsError unless either files or topics are given, or if `kept` exists.
+    Raises SettingsError unless exactly one of files and topics is given, and if `kept` exists.
     """
     from lakehouse.dev.scaffold.parts import topic_of
     from lakehouse.dev.scaffold.reading import samples_of

@@ -104,8 +104,8 @@ _KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank)
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
     """Return the numeric field to use as the value.
 
-    Raises SettingsError if there is none, or if a field that cannot be read is more likely: one with numbers
-    as text, or two fields of which each sample has one.
+    Raises SettingsError if there is none, or if the value is more likely in a field that a stream cannot read
+    by default: one with numbers as text, or one of two fields of which each sample has exactly one.
     """
     free = [field for field in fields if field not in taken]
     is_likely = named is not None or any(field.words & VALUE_WORDS for field in _fitting(_VALUE, free))
@@ -222,7 +222,7 @@ def _as_text(field: Seen) -> str:
     return (
         f"{printable(shown(field.path))} is a number written as text, such as "
         f"{cut(json.dumps(field.values[0]), _MOST_SHOWN)}, which a stream reads as a number only with "
-        "accepts_text = true: name another field with --value, and then replace it in the table by "
+        "accepts_text = true: name another field with --value for now, and then set, in the table, "
         f"value = {{ name = {json.dumps(field.path)}, accepts_text = true }}"
     )
 

@@ -147,8 +147,8 @@ class Columns:
 def _column_names(field: Seen) -> Iterator[str]:
     """Yield possible column names, the best first.
 
-    The best is the whole path. If it is long, it is the path without its outermost objects, then with more
-    of them. The last resort is a number at the end.
+    The best name is the whole path or, if this is long, the path without its outermost objects. The next
+    names contain more and more of these objects. The last ones end with a number.
     """
     paths = [column_of(json_path.text_of(field.names[outer:])) for outer in range(len(field.names))]
     whole = [name for name in paths if name]
@@ -159,7 +159,7 @@ def _column_names(field: Seen) -> Iterator[str]:
 
 
 def _fitting_column(name: str) -> str:
-    """Return a column name that is not too long, not taken by the kinds, and begins with a letter."""
+    """Return a column name that begins with a letter, is not too long, and is not used by the kinds."""
     if len(name) > _LONGEST_COLUMN:
         name = name[: _LONGEST_COLUMN + 1].rpartition("_")[0] or name[:_LONGEST_COLUMN]
     return f"record_{name}".rstrip("_") if name in _TAKEN or not name[:1].isalpha() else name

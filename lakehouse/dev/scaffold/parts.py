@@ -1,4 +1,4 @@
-"""Find the parts of a stream that reads one topic: event time, value, key, further fields, and proposals."""
+"""Find the parts of a stream that reads one topic: event time, value, key, other fields, and proposals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Key:
-    """What a kind's key can be: several fields or one, and whether a record may lack one of them."""
+    """What a kind accepts as its key: one field or several, and whether records may lack some of them."""
 
     is_single: bool = False
     has_defaults: bool = False
@@ -58,7 +58,7 @@ class Key:
 class Parts:
     """A topic's fields, grouped by role, with their columns and a sample record.
 
-    `left` says which fields are not in the key although they tell apart what must not be added up.
+    `left` has a line for each field that separates values which must not be added up, but is not in the key.
     """
 
     stream: str
@@ -181,7 +181,7 @@ class Parts:
 
 
 def parts_of(wanted: Wanted, key: Key) -> Parts:
-    """Return the parts of a stream of one topic, whose kind has such a key."""
+    """Return the parts of a stream that reads one topic and whose kind accepts such a key."""
     if len(wanted.samples) != 1:
         raise SettingsError(f"this kind reads one topic; got samples for {', '.join(wanted.samples)}")
     if key.is_single and len(wanted.by) > 1:
@@ -222,7 +222,7 @@ def parts_of(wanted: Wanted, key: Key) -> Parts:
 def _keys(
     fields: Sequence[Seen], taken: Sequence[Seen], parts: Sequence[Part], identity: Identity | None, key: Key
 ) -> list[Chosen]:
-    """Return the guessed fields of the key: one that records share, and the parts that can be in the key."""
+    """Return the guessed key: a field whose values records share, and the parts that can be in the key."""
     able = [] if key.is_single else [part for part in parts if key.has_defaults or _is_common(part.field)]
     own = [part.field for part in able]
     last = [*own, *(() if identity is None else identity.fields)]

@@ -15,7 +15,7 @@ from lakehouse.common.record_lines import Line
 _MOST_LEVELS = 50
 _TOO_DEEP = f"nests objects and arrays more than {_MOST_LEVELS} deep"
 _MOST_NAMED = 3
-_EXPECTED = "Expected a JSON object on each line; docs/tutorial.md turns a CSV file into such lines"
+_EXPECTED = "Expected a JSON object on each line; docs/tutorial.md shows how to convert a CSV file"
 _WHOLE = re.compile(r"(-?[0-9]{1,37})\.0+")
 
 
@@ -46,7 +46,7 @@ class LeftOut:
 class Samples:
     """The samples of a topic that are kept, and the lines that are left out. Tombstones are in neither.
 
-    `lines` contains all of them, in order.
+    `lines` contains all lines in order, including tombstones.
     """
 
     kept: Sequence[Sample]

@@ -1,7 +1,7 @@
-"""Recognise currencies, units, names of metrics, ids and sequences, by the names and the values of fields.
+"""Recognise currencies, units, metric names, ids and sequences by the names and values of fields.
 
-Each result says what was seen in the samples, and what follows from it. Nothing here changes a stream: a
-currency, a unit or a name of a metric becomes part of the key, and an id or a sequence becomes a comment.
+Each result says what was seen in the samples, and what follows from it. Currencies, units and metric names
+become part of the key. Ids and sequences become only comments, since they affect which records are accepted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_LISTED = 3
 
 @dataclass(frozen=True)
 class Part:
-    """A field that tells apart values that must not be added up.
+    """A field that separates values which must not be added up.
 
     `seen` and `values` are phrases such as "2 values (EUR, USD)" and "amounts in different currencies".
     """
@@ -91,7 +91,7 @@ class Identity:
 
 
 def parts_of_key(fields: Sequence[Seen], value: Seen) -> list[Part]:
-    """Return the fields that tell currencies, units and metrics apart, in this order.
+    """Return the fields with metric names, currencies and units, in this order.
 
     If an object contains both such a field and the value, fields of that kind elsewhere are ignored: they
     belong to other values.
@@ -105,10 +105,10 @@ def parts_of_key(fields: Sequence[Seen], value: Seen) -> list[Part]:
 
 
 def identity_of(fields: Sequence[Seen], taken: Collection[Seen]) -> Identity | None:
-    """Return the most likely id of a record, or None if there is none. `taken` are fields with other roles.
+    """Return the most likely id of a record, or None. Fields in `taken` have other roles.
 
-    An id has a different value in each sample, except in repeated records. It may also occur in several
-    different records if a sequence tells them apart.
+    An id has a different value in each sample, except in repeated records. Different records may have the
+    same id if their sequences differ.
     """
     free = [field for field in fields if field not in taken and field.is_required]
     likely = [field for field in free if _is_like_id(field)]
@@ -208,7 +208,7 @@ def _is_uuid(field: Seen) -> bool:
 
 
 def _is_like_id(field: Seen) -> bool:
-    """Return whether a field is named like an id of a record, or has UUIDs as values."""
+    """Return whether a field has a name like that of a record's id, or UUIDs as values."""
     if field.type not in _KEYS or len(field.values) < _LEAST_SAMPLES or field.words & _SHARED:
         return False
     last = column_of(field.names[-1]).split("_")[-1]
@@ -222,7 +222,10 @@ def _id_rank(field: Seen) -> tuple[bool, bool, int]:
 
 
 def _records_by_id(field: Seen) -> list[list[int]] | None:
-    """Return the samples of each id, without repeated records, or None if there are too many for an id."""
+    """Return the samples of each id, without repeated records, or None if the field cannot be an id.
+
+    It cannot if all samples have the same value, or if there are too many samples per value.
+    """
     at_by_id: dict[str, list[int]] = {}
     for at, value in zip(field.at, field.values, strict=True):
         at_by_id.setdefault(str(value), []).append(at)

@@ -1,7 +1,7 @@
 """The sample records that a new stream refuses, for its first dead-letter test.
 
 These are the lines that are left out of the samples, the samples with a string where most have a number, and
-those without a field of the key or without the value.
+those that lack the value or a field of the key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVENT_TIME = "event_time"
 _MOST_RECORDS, _MOST_LENGTH = 10, 1_000
 
 Spoilt = Mapping[int, Collection[str]]
-"""Maps the index of a sample to the columns for which it has a string instead of a number, or no value."""
+"""Maps the index of a sample to the columns in which it has a string instead of a number, or no value."""
 
 
 def spoilt_by(

@@ -109,7 +109,7 @@ class Seen:
 
     @property
     def lacking(self) -> tuple[int, ...]:
-        """The index of each sample without the field, or with an empty string in a field of strings."""
+        """The indexes of the samples that lack the field, or have an empty string in a field of strings."""
         having = {at for at, value in zip(self.at, self.values, strict=True) if value != "" or self.spoilers}
         return tuple(at for at in range(len(self.samples)) if at not in having)
 

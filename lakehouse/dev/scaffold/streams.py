@@ -54,7 +54,7 @@ class Made:
 
     `left_out` contains the indexes of the samples that are not in the package's file of clean samples, keyed
     by topic. `notes` has a line for each guess, and `warnings` one for each recognised field that should be
-    in the key but is not. `changes` are changes of the stream that its tests allow, in Markdown.
+    in the key but is not. `changes` lists, in Markdown, edits of the stream after which its tests still pass.
     """
 
     about: About

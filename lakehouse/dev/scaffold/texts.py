@@ -67,7 +67,7 @@ def tests_text(
 ) -> str:
     """Return the code of tests for a stream with one topic: two records yield a row and a message.
 
-    `now` is the clock's time in the tests, or None for the current time.
+    `now` is the time of the clock in the tests, or None for the current time.
     """
     (first, second), (row, sent) = map(literal, records), outcome
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}

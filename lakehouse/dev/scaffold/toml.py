@@ -68,7 +68,7 @@ class _Comments:
 
 
 def _comment(comment: str) -> str:
-    """Return a comment, in which a proposed argument becomes a proposed key."""
+    """Return a comment. If it proposes an argument, it then proposes a key in TOML."""
     found = _PROPOSED.fullmatch(comment)
     return comment if found is None else f"# {found[1]} = {_string(ast.literal_eval(found[2]))}"
 

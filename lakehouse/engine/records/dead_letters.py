@@ -85,6 +85,7 @@ RULES = frozenset(
         LOST,
         "missing_field",
         "missing_id",
+        "not_a_number",
         "not_an_object",
         "not_finite",
         "not_framed",

@@ -190,8 +190,8 @@ def proven(typed: Column, field: Field) -> Column:
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
     """Return the value of a field from its variant, or null if the value is of a different type.
 
-    For a string field, a whole number also counts and becomes its digits. For a number that may be text, so
-    does a string that contains a JSON number.
+    For a string field, a whole number also counts and becomes its digits. For a field with `accepts_text`, a
+    string that contains a JSON number also counts.
 
     `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
     double, so the number is read from the text. The result is null if the number cannot be found, because the

@@ -125,8 +125,8 @@ class PinnedTables:
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
         """Return the table's rows at its pinned version.
 
-        With `since` (UTC), older rows are omitted, if rows have a time. Raises TableError if the pinned
-        version no longer exists.
+        With `since` (UTC), older rows are omitted, unless the table's rows have no time. Raises TableError if
+        the pinned version no longer exists.
         """
         version = self.versions[subject.name]
         try:

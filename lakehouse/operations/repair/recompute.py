@@ -184,7 +184,7 @@ def _wrong_columns(table: MergedTable) -> list[Column]:
 
 
 def _unlike_presence(name: str, found: Column, expected: Column) -> Column:
-    """Return a message if only one of the two values is null, or null."""
+    """Return a message if exactly one of the two values is null, and null otherwise."""
     lacks, has = F.lit(f"{name} is null, but should have a value"), F.lit(f"{name} should be null")
     return F.when(found.isNull() & expected.isNotNull(), lacks).when(
         found.isNotNull() & expected.isNull(), has
@@ -192,7 +192,7 @@ def _unlike_presence(name: str, found: Column, expected: Column) -> Column:
 
 
 def _compared(schema: StructType) -> Iterator[tuple[str, DataType]]:
-    """Yield the columns to compare, with their types. A struct's fields take its place."""
+    """Yield the columns to compare, with their types. A struct is replaced by its fields."""
     for column in schema:
         if isinstance(column.dataType, StructType):
             yield from ((f"{column.name}.{field.name}", field.dataType) for field in column.dataType)

@@ -15,7 +15,7 @@ export function open(root) {
   const wait = loading("the checks");
   root.append(el("h1", {}, "Checks"), wait);
   const [gates, audit, suites] = parts;
-  let left = parts.length; // at first, the sections are drawn together, so that none moves the others
+  let left = parts.length; // the sections are first drawn together, so that none of them moves another
   const waiting = [];
   const tell = async (node, title, asked, draw) => {
     let shown;

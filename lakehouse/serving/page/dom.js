@@ -115,7 +115,7 @@ export function scrolling(caption, inner) {
   return el("div", { class: "table" }, el("p", { class: "hint" }, "More columns: scroll to the right →"), scrolls);
 }
 
-/** A message of this project as nodes, with what is in backticks as code. */
+/** A message of this project as nodes, with text in backticks as code. */
 export function prose(text) {
   return text.split("`").map((part, index) => (index % 2 === 0 ? part : el("code", {}, part)));
 }

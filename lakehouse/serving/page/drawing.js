@@ -6,10 +6,10 @@ import { camel, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;
-const MOST_LINKS = 100; // to series, also to those that the chart has no line for
+const MOST_LINKS = 100; // to series, including those that are not in the chart
 const MOST_CHARTS = 12;
 const MOST_BARS = 30;
-const MOST_TIMES = 5; // times the threshold; if a bar is longer, the scale is logarithmic, so that it does not hide the others
+const MOST_TIMES = 5; // times the threshold; if a bar is longer, the scale is logarithmic, so that the others stay visible
 
 /** A chart of rows (newest first): its node, `begin` (to be called once the node is in the page), and `close`. */
 export function drawn(table, rows, wanted) {

@@ -12,7 +12,7 @@ export function address(stream, { topic, partition, offset }) {
   return query(`#/streams/${encodeURIComponent(stream)}`, { record: `${topic}/${partition}/${offset}` });
 }
 
-/** A form and its result: their node, and `update`, which takes the record that the view's URL names. */
+/** A form and its result: their node, and `update`, which is called with the record that the view's URL names. */
 export function finder(stream) {
   const input = el("input", { name: "record", key: "i:record", placeholder: "TOPIC/PARTITION/OFFSET or id", autocomplete: "off", spellcheck: "false", maxlength: 1000 });
   const place = el("div", { "aria-live": "polite" });

@@ -10,7 +10,7 @@ import { groupOf, rowsTable, timeOf } from "./rows.js";
 import { sqlOf } from "./sql.js";
 
 const SPANS = [["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"], ["", "everything"]];
-const SHORT = 3600; // the longest windows of which six hours are shown first; of longer windows, everything
+const SHORT = 3600; // windows up to this length are first shown for six hours, and longer ones for all times
 const MOST = 1000;
 const PAUSE_MS = 1000;
 

@@ -138,20 +138,20 @@ function actions(wanted, filters, counts, again) {
 
 const tried = new Map();
 
-/** What the page's last dry run of these dead letters has found. */
+/** A sentence about the page's last dry run of these dead letters. */
 function lastTry(which) {
   const found = tried.get(which);
   return found === undefined ? null : `The dry run at ${found.at} found that ${found.what} would pass.`;
 }
 
-/** The three buttons, and the last dry run's result; `body` selects the dead letters, and `what` describes them. */
+/** The three buttons, and the last dry run's result. `body` selects the dead letters, and `what` describes them. */
 export function actionButtons(body, what, isNone, again, which = JSON.stringify(body)) {
   const done = (ended, isDryRun) => {
     const { asked, wouldPass } = ended.result ?? {};
     if (isDryRun && wouldPass !== undefined) {
       tried.set(which, { at: clock(new Date()).slice(11), what: `${count(wouldPass)} of ${count(asked)}` });
     } else if (!isDryRun) {
-      tried.clear(); // other letters are open now
+      tried.clear(); // the open letters have changed
     }
     again();
   };

@@ -43,8 +43,8 @@ const TALL = {
 const narrow = matchMedia("(max-width: 1000px)");
 
 /**
- * Draw a pipeline; `open(layer, title)` is called for the selected node. Returns the drawing's node, `update`,
- * `exportTo`, which takes the stores, and `close`.
+ * Draw a pipeline. `open(layer, title)` is called for the selected node. Returns the drawing's node, `update`,
+ * `exportTo`, which is called with the stores, and `close`.
  */
 export function pipeline(name, open) {
   const node = el("div", { class: "pipeline" });

@@ -1,4 +1,4 @@
-// Gold rows as a table: the key, every field of the message, the columns that the message lacks, and whether the row is final.
+// Gold rows as a table: the key, every field of the message, the other columns, and whether the row is final.
 
 import { badge, el, exact, moment, table } from "./dom.js";
 import { camel, words } from "./format.js";
@@ -63,7 +63,7 @@ function value(name, found, numeric) {
   return isTimeField(name) ? moment(found) : numeric ? exact(found) : text(found);
 }
 
-/** A column that the message lacks, by its type in SQL. */
+/** The value of a column that is not in the message, by its SQL type. */
 function other(found, type) {
   return found === null ? "" : type === "timestamp" ? moment(found) : ["long", "integer"].includes(type) ? exact(found) : text(found);
 }

@@ -1,4 +1,4 @@
-// Dead letters grouped by the shape of their value, on request: the server has to read the values.
+// Dead letters grouped by the shape of their value, only on request, because the server has to read the values.
 
 import { ask, query } from "./api.js";
 import { el, loading, swap } from "./dom.js";

@@ -1,10 +1,10 @@
-// Tables whose rows are sorted by a click on a heading. The choice stays when the table is drawn again.
+// Tables whose rows are sorted by a click on a heading. The choice is kept when the table is drawn again.
 
 import { el } from "./dom.js";
 
 const choices = new Map();
 
-/** Make the table in `node` sortable; tables with the same caption share the choice. Without one, rows stay as given. */
+/** Make the table in `node` sortable. Tables with the same caption share the choice. Without a choice, rows keep their order. */
 export function sortable(node) {
   const inner = node.querySelector("table");
   if (inner === null) {

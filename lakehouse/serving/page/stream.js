@@ -1,4 +1,4 @@
-// One stream: its health, the drawing of its pipeline, a record in it, its history, steps, events and settings.
+// One stream: its health, the drawing of its pipeline, a search for a record, its history, steps, events and settings.
 
 import { askIfThere, declared, query } from "./api.js";
 import { badge, el, moment, renew, table } from "./dom.js";
@@ -110,7 +110,7 @@ function stepsOf(state) {
   ];
 }
 
-/** The rows of a step's last micro-batch and the seconds that it took, as its process reports them; `bronze` is all its steps. */
+/** The rows of a step's last micro-batch and the seconds that it took, as its process reports them. For `bronze`, all steps are added up. */
 function roundOf({ runs }, step) {
   const last = runs.flatMap((run) => run.queries).filter((one) => one.batch !== null && (one.name === step || layerOf(one.name) === step));
   const took = total(last.flatMap((one) => Object.values(one.phasesS ?? {})));
@@ -127,7 +127,7 @@ async function settingsOf(name) {
       one.value === "" ? UNKNOWN : el("code", { class: "message" }, typeof one.value === "string" ? one.value : JSON.stringify(one.value)),
       one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", { class: "whole" }, one.from),
     ]);
-    const about = el("p", { class: "muted" }, "As this server has read them when it started; secrets are masked.");
+    const about = el("p", { class: "muted" }, "The values that this server read when it started. Secrets are masked.");
     return [title, table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
   } catch (problem) {
     return [title, el("p", { class: "trouble", role: "alert" }, problem.message)];

@@ -145,7 +145,7 @@ class WantedLetters:
 class Shapes:
     """Dead letters by the shape of their value: the groups, and the number of dead letters in all of them.
 
-    `has_more` is true if there are more dead letters, which are not in the groups.
+    `has_more` is true if more dead letters match than are in the groups.
     """
 
     groups: Sequence[ShapeGroup]

@@ -102,9 +102,9 @@ def columns_of(table: MergedTable) -> tuple[str, ...]:
 
 
 def others_of(table: MergedTable) -> tuple[str, ...]:
-    """Return the table's columns that its messages lack, except its key and columns that only a fold needs.
+    """Return the columns that are neither in the table's messages nor in its key.
 
-    Binary and nested columns are also left out.
+    Columns that only folds need, and binary and nested columns, are left out.
     """
     known = {name for value in table.export.value.values.values() for name in value.columns}
     known |= {*table.keys, *(() if table.final is None else (table.final.column,))}

@@ -30,7 +30,7 @@ def key_of(source: Source, main: GoldTable, table: MergedTable, row: Row) -> Row
 
     `main` is the table itself or, for a side table, the table that it is maintained with. The key is known if
     each key column is a column of silver or the start of the window that contains the event time. It is
-    unknown if the table combines several silver tables, or selects rows or computes columns.
+    unknown if the table combines several silver tables, selects rows, or computes columns.
     """
     silver, defaults = f"silver.{source.table}", _defaults(main)
     if defaults is None:

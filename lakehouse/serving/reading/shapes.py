@@ -1,7 +1,7 @@
 """Group dead letters by the shape of their value: the names of its fields, with their JSON types.
 
-Dead letters of the same shape usually come from the same producer's mistake. A shape contains no values of
-fields, but the names of fields come from the record, so they can be data.
+Dead letters of the same shape usually have the same cause. A shape contains no values of fields, but the
+names of fields come from the record, so they can be data.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ShapeGroup:
 def shape_of(value: bytes | None, length: int | None = None) -> str:
     """Return the shape of a value. `length` is its length in bytes, if `value` is only its beginning.
 
-    The shape of an object has its fields' names and types: the first forty fields by name, and the number of
-    the others. The shape of other JSON is its type. Objects and arrays within the value, and JSON in strings,
-    are not opened.
+    The shape of an object lists the names and types of its first forty fields, sorted by name, and the number
+    of the others. The shape of other JSON is its type. Objects and arrays within an object, and JSON in
+    strings, are not opened.
     """
     if value is None:
         return "no value"
@@ -71,9 +71,10 @@ def shape_of(value: bytes | None, length: int | None = None) -> str:
 
 
 def by_shape(letters: Iterable[tuple[str, Row]]) -> list[ShapeGroup]:
-    """Group dead letters, given newest first, each after its value's shape. The largest group comes first.
+    """Group dead letters by shape, largest group first.
 
-    A row needs `topic`, and `reasons` with their `rule`.
+    `letters` yields each letter's shape and row, newest first. A row needs `topic`, and `reasons` with their
+    `rule`.
     """
     groups = dict[str, list[Row]]()
     for shape, row in letters:
@@ -83,7 +84,7 @@ def by_shape(letters: Iterable[tuple[str, Row]]) -> list[ShapeGroup]:
 
 
 def as_json(group: ShapeGroup, newest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group as JSON values, with `newest` for its newest dead letter."""
+    """Return a group as JSON values, with `newest` as its newest dead letter."""
     return {
         "shape": group.shape,
         "count": group.count,
@@ -100,13 +101,13 @@ def _group(shape: str, rows: Sequence[Row]) -> ShapeGroup:
 
 
 def _name(name: str) -> str:
-    """Return a field's name, cut if it is long, and in quotation marks unless it is a plain word."""
+    """Return a field's name, truncated if it is long, and in quotation marks unless it is a plain word."""
     short = name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}…"
     return short if short.replace("-", "_").isidentifier() else json.dumps(short, ensure_ascii=False)
 
 
 def _number(_text: str) -> float:
-    """Return a number for any text of a number, because only its type is needed."""
+    """Return the same number for every text, because only the type is needed."""
     return 0.0
 
 

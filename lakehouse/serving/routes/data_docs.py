@@ -20,7 +20,7 @@ _HEADERS = {
 
 
 def router(site: Path) -> APIRouter:
-    """Return the route for the pages in the directory `site`, which can appear later."""
+    """Return the route for the pages in the directory `site`, which may not exist yet."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/data-docs/{path:path}")
@@ -35,7 +35,7 @@ def router(site: Path) -> APIRouter:
 
 
 def _read(site: Path, path: str) -> bytes | None:
-    """Return a page's content, or None for a path that leads out of the directory, also through a link."""
+    """Return a page's content, or None for a path that leads out of the directory, even through a link."""
     try:
         found = (site / path).resolve(strict=True)
         is_page = found.suffix == ".html" and found.is_file() and found.is_relative_to(site.resolve())

@@ -118,7 +118,7 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
         """Group the newest 500 dead letters that match by the shape of their value, largest group first.
 
         A shape is the names of an object's fields with their JSON types, such as `{amount: string, id:
-        string}`. Values above 64 KiB are one group. `letters` is the number of dead letters in all groups,
+        string}`. Values above 64 KiB form one group. `letters` is the number of dead letters in all groups,
         and `isAll` is false if more match. `newest` is the newest dead letter of a group. Requires a token
         with the scope `payload`, because the names come from the record.
         """

@@ -42,9 +42,9 @@ def router(lookups: Lookups, records: RecordSearch, observer: Observer) -> APIRo
 
     @routes.get("")
     async def records_of(id_: RecordId = None, letter: LetterId = None) -> Response:
-        """Return at most twenty records with an id (`unique_by`), or whose dead letter has an id.
+        """Return at most twenty records with this id (`unique_by`), or whose dead letters have this id.
 
-        Each record is returned as by the next endpoint. Answers 404 if there is none.
+        Each record has the form that the next endpoint returns. Answers 404 if there is none.
         """
         if (id_ is None) == (letter is None):
             raise unprocessable("id", "specify either id or letter")

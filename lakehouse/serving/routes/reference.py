@@ -1,4 +1,4 @@
-"""`/docs`: all endpoints with their parameters and an example each, generated from OpenAPI.
+"""`/docs`: all endpoints, each with its parameters and an example, generated from OpenAPI.
 
 The page has the live page's navigation and styles.
 """
@@ -44,7 +44,7 @@ _NOT_HERE = re.compile(r'\s*<(\w+) id="(?:pulse|forget|zone)".*</\1>')
 
 @dataclass(frozen=True)
 class _Examples:
-    """Examples of operations at a base URL, made of parameters' values and of the bodies' schemas."""
+    """Examples of operations at a base URL, made from values of parameters and from the schemas of bodies."""
 
     base: str
     values: Mapping[str, Any]
@@ -168,5 +168,5 @@ def _anchor(tag: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return text as HTML, with what is in backticks as code."""
+    """Return text as HTML, with text in backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))

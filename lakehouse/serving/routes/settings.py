@@ -46,8 +46,8 @@ def router(settings: Settings, shown: Sequence[ShownSetting], streams: Sequence[
         """Return each setting's key, its value as in the configuration file, and its origin as `from`.
 
         The origin is an environment variable, a file, `the running local services` or `default`. Secrets are
-        masked; in a URL, only the password is masked. The values are those of this server, which has read
-        them when it started. With `stream`, the stream's own keys come first.
+        masked; in a URL, only the password is masked. The values are those that this server read when it
+        started. With `stream`, the stream's own keys come first.
         """
         found = shown
         if stream is not None:
@@ -84,7 +84,7 @@ def settings_of(stream: Stream, shown: Sequence[ShownSetting], settings: Setting
 
 
 def _of_tables(stream: Stream) -> Collection[str]:
-    """Return the keys for the stream's topics and for how long its tables keep their rows."""
+    """Return the keys for the stream's topics and for the retention of its tables."""
     inputs = [f"{layer}.{source.table}" for layer in ("bronze", "silver") for source in stream.sources]
     tables = [*inputs, *(f"gold.{table.name}" for table in stream.tables)]
     return {

@@ -2,8 +2,8 @@
 
 Parameters have the names of the SQL columns. A key column with the name of another parameter of `rows`, for
 example `order`, cannot filter rows. Times are epoch milliseconds or ISO 8601. Rows are returned as exported
-messages. `row` and `rows` also return the key of each row, and `rows` the columns that its message lacks,
-with times in epoch milliseconds.
+messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are not in its
+message, with times in epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> A
     async def list_streams() -> Response:
         """Return all streams with their stores and gold tables, and the parameters of each table.
 
-        `stores` contains the stores that the stream's gold tables are exported to, as configured.
+        `stores` contains the stores to which the stream's gold tables are exported, as configured.
         """
         return plain({"streams": described})
 
@@ -147,7 +147,7 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _other(table: MergedTable, name: str, value: Any) -> Any:
-    """Return a column's value as JSON, with times in epoch ms and exact or infinite numbers as text."""
+    """Return a column's value as JSON: times in epoch ms; decimals, NaN and infinities as text."""
     if value is None or isinstance(value, bool | str):
         return value
     if is_time(table, name):
@@ -241,7 +241,7 @@ def _described_table(table: MergedTable) -> dict[str, Any]:
 
 
 def _described_calendar(table: MergedTable) -> dict[str, str] | None:
-    """Return the unit and the zone of windows by the calendar, or None for others and for other rows."""
+    """Return the unit and the zone of calendar windows, or None if the table has no such windows."""
     window = table.window
     return {"unit": window.unit, "zone": window.zone} if isinstance(window, Calendar) else None
 

@@ -25,10 +25,10 @@ Places = dict[TopicPartition, int]
 def newest_records(access: KafkaAccess, topic: str, most: int) -> list[Record]:
     """Return up to `most` of a topic's newest committed records, by partition and offset.
 
-    Each partition gives about the same number of records; one that has fewer gives all of them. Offsets
-    without a record, as after compaction or at the end of a transaction, are passed over. Nothing is
-    committed to the broker, so other consumers are not affected. Records that land in the meantime are not
-    read.
+    Each partition contributes about the same number of records; one that has fewer contributes all of them.
+    Offsets without a record, for example after compaction or at the end of a transaction, are skipped.
+    Nothing is committed to the broker, so other consumers are not affected. Records that arrive in the
+    meantime are not read.
 
     Raises SettingsError if the topic does not exist or has no records, and ServiceError if the broker does
     not answer, denies the request, or sends no records for 30 s.
@@ -75,10 +75,10 @@ def _read(consumer: Consumer, first: Places, end: Places, most: int) -> list[Rec
 
 
 def begins(first: Mapping[Any, int], begin: Mapping[Any, int], missing: int) -> dict[Any, int]:
-    """Return the offsets at which to begin in order to read `missing` offsets before `begin`, or all.
+    """Return where to begin in each partition, in order to read `missing` offsets before `begin`.
 
-    `first` contains the first offset of each partition. Partitions that have too few are made up for by the
-    others.
+    `first` contains the first offset of each partition. If some partitions have too few offsets, more are
+    read from the others. If there are too few in all, every offset is read.
     """
     found, left = dict(begin), missing
     by_size = sorted(begin, key=lambda partition: begin[partition] - first[partition])

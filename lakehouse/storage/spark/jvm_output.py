@@ -13,7 +13,7 @@ _HARMLESS = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     # Java 24 and later: Spark opens a package that no longer exists.
     b"WARNING: package sun.security.action not in java.base",
-    # Java 12 and later: DataSketches, the library for percentiles; Spark has its sketches on the heap.
+    # Java 12 and later: from DataSketches, the library for percentiles; Spark keeps sketches on the heap.
     (
         b"Warning: Java versions > Java 11 can only operate in restricted mode "
         b"where no off-heap operations are allowed!"

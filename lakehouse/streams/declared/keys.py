@@ -53,7 +53,7 @@ _COLUMN = re.compile(r"\{(\w+)\}")
 
 
 def _check_window_zone(zone: str, info: ValidationInfo) -> str:
-    """Refuse a zone for a length that is not of the calendar. The key `length` comes before the zone."""
+    """Refuse a zone unless the length is a day, week or month. Pydantic validates `length` before `zone`."""
     length = info.data.get("length")  # missing if the length itself is refused
     if length is not None:
         window_length(length, zone)
@@ -61,7 +61,7 @@ def _check_window_zone(zone: str, info: ValidationInfo) -> str:
 
 
 WindowZone = Annotated[Zone, AfterValidator(_check_window_zone)] | None
-"""The zone of windows whose length is of the calendar."""
+"""The zone of windows whose length is a day, week or month."""
 
 
 class SourceKeys(Table):

@@ -122,7 +122,7 @@ Duration = Annotated[str, _duration(0)]
 Length = Annotated[str, _duration(1)]
 """A duration of at least a second."""
 WindowSize = Annotated[str, AfterValidator(_check_window)]
-"""A duration of at least a second, or a unit of the calendar."""
+"""A duration of at least a second, or day, week or month."""
 Moment = Annotated[datetime, BeforeValidator(moment), AfterValidator(_check_moment)]
 Path = Annotated[str, AfterValidator(_check_path)]
 Id = Annotated[str, AfterValidator(_check_id)]

@@ -98,7 +98,7 @@ class Aggregates:
     aggregates   its columns, each with an aggregate such as `sum(amount)` of a column; see
                  `lakehouse.streams.transforms.aggregates`
     select       columns that SQL expressions compute from the columns of a row
-    where        an SQL condition: only rows that meet it are aggregated, null excludes a row
+    where        an SQL condition: only rows for which it is true are aggregated
     length       the length of its tumbling event-time windows: a duration, such as 1h, or day, week or month;
                  None: one row per key
     zone         the time zone of days, weeks and months, such as Europe/Berlin; None: UTC
@@ -128,7 +128,7 @@ def sql(name: str, records: str | Records, *, tables: Aggregates | Sequence[Aggr
     tables   the gold tables
 
     Gold has one row per key and window (UTC, end exclusive), or per key. Its columns are the key, the
-    aggregates, and `state`, which only merges need; a table without windows also has `last_event_time`, the
+    aggregates, and `state`, which only merges need. A table without windows also has `last_event_time`, the
     latest event time (UTC) of its rows. The order of records and the boundaries of micro-batches do not
     affect the rows, except that means and deviations of doubles have floating-point accuracy, and percentiles
     a bounded rank error. A record becomes a dead letter under the rule `not_computable` if the result of an
@@ -178,7 +178,7 @@ class _Table:
         types: Mapping[str, DataType],
         fields: Mapping[str, Field],
     ) -> _Table:
-        """Check a declaration against the columns of silver. Raises ValueError that names the key."""
+        """Check a declaration against the columns of silver. Raises a ValueError that names the key."""
         at = f"tables[{place}]"
         _check_select(at, declared, types)
         if declared.length is not None and "window_start" in map(str.lower, types):
@@ -192,7 +192,7 @@ class _Table:
         every["event_time"], made = TIME, dict[str, Aggregate]()
         for column, written in declared.aggregates.items():
             if column.lower() in {*by, *_ON_THE_WAY}:
-                raise ValueError(f"{at}.aggregates.{column}: the table already has a column {column}")
+                raise ValueError(f"{at}.aggregates.{column}: the name {column} is taken; choose another name")
             try:
                 made[column] = functions.aggregate_of(written, every)
             except ValueError as error:
@@ -285,7 +285,7 @@ class _Table:
 
     @property
     def _pinned(self) -> str:
-        """The declaration, as far as rows depend on it."""
+        """The parts of the declaration that determine the rows."""
         select = {name: [one.sql, one.type.value] for name, one in self.declared.select.items()}
         settings = {
             "where": self.declared.where,
@@ -326,7 +326,7 @@ class _Table:
 
 
 def _window(at: str, declared: Aggregates) -> WindowLength | None:
-    """Return the length of the table's windows, if any. Raises ValueError that names the key."""
+    """Return the length of the table's windows, if any. Raises a ValueError that names the key."""
     if declared.length is not None:
         try:
             return window_length(declared.length, declared.zone)
@@ -351,7 +351,7 @@ def _keys(at: str, declared: Aggregates, fields: Mapping[str, Field]) -> Iterato
             continue
         found = fields[one.name]
         try:
-            require_keys((found,), "make it required, or give it a default by coalesce in `select`")
+            require_keys((found,), "make it required, or give it a default with coalesce in `select`")
             refuse_columns((found,), _ON_THE_WAY)
         except ValueError as error:
             raise ValueError(f"{at}.by: {error}") from None
@@ -359,11 +359,11 @@ def _keys(at: str, declared: Aggregates, fields: Mapping[str, Field]) -> Iterato
 
 
 def _check_select(at: str, declared: Aggregates, types: Mapping[str, DataType]) -> None:
-    """Raise ValueError for a column that silver has, and for an expression that is not deterministic."""
+    """Raise ValueError for a name that is taken, and for an expression that is not deterministic."""
     columns, taken = {*types, "event_time"}, {*(one.lower() for one in types), *_ON_THE_WAY}
     for name in declared.select:
         if name.lower() in taken:
-            raise ValueError(f"{at}.select.{name}: there already is a column {name}; choose another name")
+            raise ValueError(f"{at}.select.{name}: the name {name} is taken; choose another name")
         taken.add(name.lower())
     written = {f"{at}.select.{name}": one.sql for name, one in declared.select.items()}
     if declared.where is not None:
@@ -375,7 +375,7 @@ def _check_select(at: str, declared: Aggregates, types: Mapping[str, DataType]) 
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selects the rows that a table aggregates, and computes its columns."""
+    """Selects the rows that a table aggregates, and adds the computed columns."""
 
     table: _Table
 

@@ -47,7 +47,7 @@ class AggregatedRows:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of a row's state, each once."""
+        """The parts of a row's state, without duplicates."""
         every = [ROWS, *(part for one in self.aggregates.values() for part in one.parts)]
         return tuple({part.name: part for part in every}.values())
 

@@ -9,8 +9,8 @@ derived from the parts, and aggregates of one column share parts.
     avg(kwh), stddev(kwh) ── moments_kwh              doubles: within floating-point accuracy
     last(status) ─────────── last_status              the value with the place of its record
 
-Distinct values are estimated by a HyperLogLog sketch, as Apache DataSketches implements it, with 2^12
-registers: exact for small groups, beyond that within 3.3 % in 95 of 100 cases.
+Distinct values are counted by a HyperLogLog sketch of Apache DataSketches with 2^12 registers: exactly in
+small groups, and within 3.3 % in 95 of 100 cases in larger ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LONG, DOUBLE, STRING, BOOLEAN, TIME = LongType(), DoubleType(), StringType(), Bo
 EXACT = DecimalType(38, 9)
 """The types of columns. Sums of whole numbers and decimals are exact."""
 QUANTILE_K = 800
-"""The size of a sketch for percentiles: exact up to so many values."""
+"""The size of a sketch for percentiles, which is exact up to this number of values."""
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(\s*(\*|[A-Za-z_]\w*)?\s*(?:,\s*([0-9.]+)\s*)?\)\s*")
 _BINARY, _STRINGS = BinaryType(), ArrayType(StringType())
@@ -68,8 +68,8 @@ _Maker = Callable[[str, DataType, str | None], "Aggregate"]
 class Part:
     """A part of a group's state: its name, its type, how rows make it, and how two groups' parts merge.
 
-    With `is_total`, it is null only if a sum does not fit in its type; such parts cannot be merged. Unless
-    `is_exact` is set, its content depends on the order of rows, within the limits of its aggregates.
+    With `is_total`, it is null only if a sum does not fit in its type; a null cannot be merged. Unless
+    `is_exact` is set, its content depends on the order of rows, within the accuracy of its aggregates.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Percentile:
 class Aggregate:
     """A column of gold: its type, its comment, the parts that it needs, and its value for a group's state.
 
-    `slack` is the difference that rounding can make, as a Column over the state; None: there is none.
+    `slack` is the largest difference that rounding can cause, as a Column on the state; None: there is none.
     `percentile` is set for estimates.
     """
 

@@ -1,4 +1,4 @@
-"""`lakehouse new stream --from-topic`: begins from the newest records of a real topic."""
+"""`lakehouse new stream --from-topic`: a stream from the newest records of a real topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings(make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def topic_with(settings: Settings, *records: Record, aborted: int = 0) -> str:
-    """Return a new topic of three partitions with these records, and later ones that were aborted."""
+    """Return a new topic with three partitions and these records, followed by aborted ones."""
     topic = f"cards-{uuid4().hex[:8]}"
     create_topics(settings.kafka.access, {topic: 3})
     producer = Producer(settings.kafka.access, {"transactional.id": topic})
@@ -103,7 +103,7 @@ length = "5m"  # guess: five minutes of event time
     assert again.stderr == "error: ./shop.jsonl already exists: remove it, or use it with --sample\n"
 
 
-def test_what_cannot_be_read_from_a_topic_is_said_and_nothing_is_written(settings: Settings) -> None:
+def test_unusable_topics_and_options_are_refused_and_nothing_is_written(settings: Settings) -> None:
     empty = topic_with(settings)
     framed = topic_with(settings, Record(b"\x00\x00\x00\x00\x07\x02a"))
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_from_a_topic_is_said_and_nothing_is_written(setting
     assert list(Path().iterdir()) == []
 
 
-def test_a_broker_that_is_away_is_named(settings: Settings) -> None:
+def test_an_unreachable_broker_is_named(settings: Settings) -> None:
     away = settings.changed({"kafka.bootstrap_servers": "127.0.0.1:1"})
 
     ended = new_stream(away, "cards")

@@ -267,8 +267,8 @@ def test_samples_of_which_none_is_left_end_in_a_line(make: Make) -> None:
     assert isinstance(ended.exception, SettingsError)
     assert str(ended.exception) == (
         "every sample is left out: s:1 is not UTF-8: invalid continuation byte at position 7; "
-        "s:2 is not a JSON object. Expected a JSON object on each line; docs/tutorial.md turns a CSV file "
-        "into such lines"
+        "s:2 is not a JSON object. Expected a JSON object on each line; docs/tutorial.md shows how to "
+        "convert a CSV file"
     )
     assert not Path("lakehouse.toml").exists()
 

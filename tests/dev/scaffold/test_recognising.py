@@ -1,4 +1,4 @@
-"""What `lakehouse new stream` recognises in samples, and which columns it gives to long paths."""
+"""What `lakehouse new stream` recognises in samples, and how it names columns with long paths."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAYMENTS = [
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that runs the command in `tmp_path` on samples in the file s."""
+    """Return a function that runs the command in `tmp_path`, with samples in the file s."""
     monkeypatch.chdir(tmp_path)
 
     def make(samples: Records, *options: str, kind: str = "windowed-sums") -> Result:
@@ -199,7 +199,7 @@ def test_the_currency_beside_the_value_is_its_currency() -> None:
         ([{"id": one, "version": "v1"} for one in (1, 2, 3)], [("unique_by", "id", "a different")]),
     ],
 )
-def test_an_id_and_a_sequence_are_recognised_by_what_they_do_in_the_samples(
+def test_an_id_and_a_sequence_are_recognised_by_their_values_in_the_samples(
     records: Records, found: list[tuple[str, str, str]]
 ) -> None:
     identity = identity_of(seen(records), ())
@@ -210,7 +210,7 @@ def test_an_id_and_a_sequence_are_recognised_by_what_they_do_in_the_samples(
         assert why.startswith(begins)
 
 
-def test_what_cannot_be_in_the_key_is_a_warning_and_a_comment(make: Make) -> None:
+def test_a_currency_that_cannot_be_in_the_key_is_a_warning_and_a_comment(make: Make) -> None:
     ended = make(PAYMENTS, kind="running-totals")
 
     warning = (
@@ -221,7 +221,7 @@ def test_what_cannot_be_in_the_key_is_a_warning_and_a_comment(make: Make) -> Non
     assert f'# guess: {warning}\nby = "customer"\n' in table()
 
 
-def test_a_key_that_is_named_stays_and_the_currency_is_a_warning(make: Make) -> None:
+def test_a_named_key_is_kept_and_the_currency_is_a_warning(make: Make) -> None:
     ended = make(PAYMENTS, "--by", "customer")
 
     assert ended.stderr == (
@@ -275,7 +275,7 @@ def test_the_few_samples_without_a_part_of_the_key_are_dead_letters(make: Make) 
     assert [json.loads(line) for line in lines] == samples
 
 
-def test_if_only_parts_and_ids_could_be_the_key_the_parts_are(make: Make) -> None:
+def test_without_another_field_the_parts_alone_are_the_key(make: Make) -> None:
     make([{"id": number, "currency": "EUR", "amount": 1} for number in range(3)])
 
     assert 'by = "currency"\n' in table()
@@ -289,8 +289,8 @@ def test_if_only_parts_and_ids_could_be_the_key_the_parts_are(make: Make) -> Non
             (),
             (
                 'price is a number written as text, such as "12.50", which a stream reads as a number only '
-                "with accepts_text = true: name another field with --value, and then replace it in the "
-                'table by value = { name = "price", accepts_text = true }'
+                "with accepts_text = true: name another field with --value for now, and then set, in the "
+                'table, value = { name = "price", accepts_text = true }'
             ),
         ),
         ({"price": "12.50", "version": 1}, (), 'price is a number written as text, such as "12.50"'),
@@ -302,7 +302,7 @@ def test_if_only_parts_and_ids_could_be_the_key_the_parts_are(make: Make) -> Non
         ),
     ],
 )
-def test_numbers_that_came_as_text_are_named(
+def test_numbers_written_as_text_are_explained(
     make: Make, record: Mapping[str, Any], options: tuple[str, ...], why: str
 ) -> None:
     ended = make([{"shop": "a", **record}] * 3, *options)

@@ -178,7 +178,7 @@ def test_a_warning_names_the_first_three_lines() -> None:
             (b"day,amount",),
             (
                 "every sample is left out: s:1 is not JSON: Expecting value: line 1 column 1 (char 0). "
-                "Expected a JSON object on each line; docs/tutorial.md turns a CSV file into such lines"
+                "Expected a JSON object on each line; docs/tutorial.md shows how to convert a CSV file"
             ),
         ),
     ],

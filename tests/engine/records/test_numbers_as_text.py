@@ -1,4 +1,4 @@
-"""Numbers in JSON strings: which are numbers with accepts_text, and why the others are refused."""
+"""Numbers in JSON strings: which ones `accepts_text` accepts, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -156,14 +156,14 @@ def test_random_strings_are_read_as_python_reads_them(case: Case) -> None:
         ),
         (
             lambda: Source("t", "t", Contract(FIELDS), format="avro"),
-            "field n: accepts_text is for JSON; in avro, a number has a type",
+            "field n: accepts_text is only for JSON; in avro, numbers have types",
         ),
         (
             lambda: Source("t", "t", Contract(FIELDS), unique_by="n"),
-            "field n: an id or a sequence must be written in one way: remove accepts_text",
+            "field n: an id or sequence must always have one JSON type: remove accepts_text",
         ),
     ],
 )
-def test_where_text_cannot_be_a_number_it_is_refused(make: Any, message: str) -> None:
+def test_accepts_text_is_refused_for_fields_that_cannot_have_it(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make()

@@ -1,4 +1,4 @@
-"""From which offsets the newest records of a topic are read."""
+"""The offsets from which the newest records of a topic are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakehouse.storage.kafka.newest import begins
         ({0: 0}, {0: 9}, 0, {0: 9}),
     ],
 )
-def test_partitions_with_few_records_are_made_up_for_by_the_others(
+def test_other_partitions_make_up_for_those_with_few_records(
     first: Mapping[int, int], begin: Mapping[int, int], missing: int, found: Mapping[int, int]
 ) -> None:
     assert begins(first, begin, missing) == found

@@ -76,7 +76,7 @@ def order(country: str, amount: float | str, qty: int, status: str, at_s: int = 
     return f'{{"amount":{amount},{json.dumps(values)[1:]}'
 
 
-def test_rows_are_aggregated_as_their_tables_say(case: Case) -> None:
+def test_rows_are_aggregated_as_their_tables_declare(case: Case) -> None:
     outcome = case(
         orders(),
         [
@@ -385,7 +385,7 @@ def test_neither_order_nor_cuts_show(assert_same_gold: SameGold) -> None:
 
 
 @pytest.mark.soak
-def test_crashes_do_not_show_in_a_lake(assert_same_gold: SameGold, tmp_path: Path) -> None:
+def test_crashes_do_not_affect_the_rows_of_a_lake(assert_same_gold: SameGold, tmp_path: Path) -> None:
     records = [
         order(
             ("DE", "FR")[number % 2],
@@ -401,7 +401,7 @@ def test_crashes_do_not_show_in_a_lake(assert_same_gold: SameGold, tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_distinct_values_are_estimated_alike_in_any_order(assert_same_gold: SameGold) -> None:
+def test_the_estimate_of_distinct_values_does_not_depend_on_order(assert_same_gold: SameGold) -> None:
     stream = orders(tables=[{"by": "country", "aggregates": {"statuses": "count_distinct(status)"}}])
     records = [order("DE", 1, 1, f"s{number}") for number in range(6000)]
     assert_same_gold(stream, records, now=NOW, ways=3, seed=11)
@@ -422,14 +422,14 @@ def test_distinct_values_are_estimated_alike_in_any_order(assert_same_gold: Same
         ({"aggregates": {"n": "collect_set(status)"}}, "expected collect_set(status, 10)"),
         ({"aggregates": {"n": "collect_set(status, 101)"}}, "the limit must be from 1 to 100"),
         ({"aggregates": {"n": "approx_percentile(kwh, 95)"}}, "the rank must be between 0 and 1"),
-        ({"aggregates": {"country": "count(*)"}}, "the table already has a column country"),
-        ({"select": {"qty": {"sql": "1"}}}, "tables[0].select.qty: there already is a column qty"),
+        ({"aggregates": {"country": "count(*)"}}, "tables[0].aggregates.country: the name country is taken"),
+        ({"select": {"qty": {"sql": "1"}}}, "tables[0].select.qty: the name qty is taken"),
         ({"select": {"day": {"sql": "current_date()"}}}, "current_date is not allowed in an expression"),
         ({"where": "rand() < 0.5"}, "tables[0].where: rand is not allowed in an expression"),
         ({"where": "event_time < timestamp'today UTC'"}, "tables[0].where: 'today UTC' is not allowed"),
         (
             {"select": {"Qty2": {"sql": "1"}, "qty2": {"sql": "2"}}},
-            "already is a column qty2; choose another",
+            "the name qty2 is taken; choose another",
         ),
         ({"aggregates": {"the_n": "count(*)", "theN": "count(qty)"}}, "messages already have a value theN"),
         (
@@ -445,7 +445,7 @@ def test_distinct_values_are_estimated_alike_in_any_order(assert_same_gold: Same
         ({"by": "amount"}, "tables[0].by: amount is a decimal(38,9); expected a string or a whole number"),
     ],
 )
-def test_what_cannot_be_aggregated_is_refused_by_its_key(table: dict[str, Any], message: str) -> None:
+def test_an_invalid_table_is_refused_with_the_name_of_the_key(table: dict[str, Any], message: str) -> None:
     declared = {"by": "country", "aggregates": {"n": "count(*)"}, **table}
     with pytest.raises(SettingsError) as caught:
         orders(tables=[declared])

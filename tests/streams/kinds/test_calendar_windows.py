@@ -1,4 +1,4 @@
-"""Sums and statistics in days, weeks and months of a time zone, across changes of its clock."""
+"""Sums and statistics in days, weeks and months of a time zone, across clock changes."""
 
 from __future__ import annotations
 
