@@ -2,8 +2,8 @@
 
 Parameters have the names of the SQL columns. A key column with the name of another parameter of `rows`, for
 example `order`, cannot filter rows. Times are epoch milliseconds or ISO 8601. Rows are returned as exported
-messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are not in its
-message, with times in epoch milliseconds.
+messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are not in
+its message, with times in epoch milliseconds.
 """
 
 from __future__ import annotations
