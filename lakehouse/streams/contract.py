@@ -11,6 +11,8 @@ from lakehouse.streams.messages import json_path
 
 MOST_PLACES = 9
 """The maximum scale of a decimal."""
+MOST_MAGNITUDE = 1e140
+"""The greatest allowed magnitude of a double. Squares and sums of squares therefore also fit in a double."""
 COORDINATES = ("topic", "partition", "offset")
 """The columns with a record's coordinates in Kafka. They are the key of bronze and silver tables."""
 OWN_TIME = "own_time"

@@ -16,11 +16,15 @@ from lakehouse.common.nearest import shown
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
 _CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
-_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
+_MOMENT = re.compile(
+    r"\s*(now|today|tomorrow|yesterday)\s*(z|utc?|gmt|[+-][\d:]+|\w+/\S+)?\s*", re.IGNORECASE
+)
+"""Text that Spark casts to a time, also with a time zone."""
 _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("now", "curdate", "unix_timestamp", "current_timezone"), _CLOCK),
     **dict.fromkeys(("current_date", "current_time", "current_timestamp", "localtimestamp"), _CLOCK),
     **dict.fromkeys(("rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle"), _RANDOM),
+    "aes_encrypt": "its result is random",
     **dict.fromkeys(("current_user", "session_user", "user", "current_role"), _USER),
     **dict.fromkeys(("current_catalog", "current_database", "current_schema", "version"), _USER),
     **dict.fromkeys(("raise_error", "assert_true"), "it ends the run"),
@@ -58,5 +62,5 @@ def refused_words(sql: str, columns: Collection[str]) -> Iterator[tuple[str, str
             yield word, _REFUSED[word]
     for quoted in _QUOTED.findall(sql):
         is_text = quoted[0] in "'\""  # not a column in backticks
-        if is_text and quoted[1:-1].strip().lower() in _MOMENTS:  # Spark would cast it to a time
+        if is_text and _MOMENT.fullmatch(quoted[1:-1]):
             yield quoted, _CLOCK

@@ -117,6 +117,24 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
 
 
 @pytest.mark.soak
+def test_the_state_of_aggregates_is_not_shown(run: Try) -> None:
+    Path("lakehouse.toml").write_text(
+        """
+[streams.tills]
+kind = "sql"
+topic = "tills"
+tables = [{ by = "shop", aggregates = { sales = "count(*)" } }]
+"""
+    )
+    records = lines({"shop": "x", "timestamp": START_MS})
+
+    ended = run("tills", "-", "--format", "json", "--now", NOW, stdin=records)
+
+    assert json.loads(ended.stdout)["gold"] == {
+        "tills_by_shop": [{"shop": "x", "sales": 1, "last_event_time": "2026-03-29T01:05:00Z"}]
+    }
+
+
 def test_files_of_several_topics_and_a_clock_that_moves_on(run: Try) -> None:
     call = {"user1": "ann", "user2": "bob", "timestamp": START_MS}
     Path("a.jsonl").write_text(lines(call | {"analytics": "busy"}))

@@ -12,6 +12,7 @@ import pytest
 from expectations.by_default import suite
 from lakehouse.common.errors import TableError
 from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.operations.quality.subjects import subjects
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.settings import Settings
@@ -19,11 +20,17 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.declared import built
 from lakehouse.streams.definition import Stream
 from tests.support import pipeline
+from tests.support.catalog_names import without_names
 from tests.support.pipeline import Raw
 
 LANDED = pipeline.utc("2026-03-01T12:00:00")
 BY_SHOP = {"sales": "count(*)", "revenue": "sum(amount)"}
-SALES = ([("a", 1.5, "x"), ("b", 2, "x")], [("a", 0.5, "y")], [("a", 1, "x"), ("b", -5, "z")])
+SALES = (
+    [("a", 1.5, "x"), ("b", 2, "x")],
+    [("a", 0.5, "y")],
+    [("a", 1, "x"), ("b", -5, "z")],
+    [("c", 9e28, "x"), ("c", 9e28, "x")],
+)
 
 
 def tills(aggregates: dict[str, str] = BY_SHOP, **table: Any) -> Stream:
@@ -97,6 +104,20 @@ def test_a_declaration_without_an_existing_aggregate_is_refused_with_the_remedie
         TableError, match=r"declaration: revenue, state\.total_amount\. Columns are not removed"
     ):
         rebuild_gold(lake, tills({"sales": "count(*)"}).gold[0], WindowSpan())
+
+
+@pytest.mark.soak
+def test_a_mean_whose_sum_does_not_fit_is_set_aside(lake: Lake, lake_settings: Settings) -> None:
+    stream = tills({"mean": "avg(amount)"})
+    take(lake, lake_settings, stream, 3)
+
+    with without_names(lake.spark):
+        define_views(lake, [stream])
+        found = ask(lake.spark, "SELECT * FROM ops.keys_set_aside", limit=9).rows
+    (check,) = check_gold(lake, stream, stream.gold[0])
+
+    assert [tuple(row) for row in found] == [("gold.tills_by_shop", '{"shop":"c"}', "beyond_total", 2)]
+    assert list(check.notes[1:]) == ["1 rows with a total that overflows its type; see ops.keys_set_aside"]
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
+from lakehouse.streams.declared import built
 from lakehouse.streams.definition import MergedTable
 from tests.support.page_streams import imported
 from tests.support.served_lakes import (
@@ -38,6 +39,7 @@ from tests.support.streams import (
     USER_TRANSACTIONS_5M,
 )
 
+VISIT = {"request": "/tea", "order": "o1", "limit": 7}
 TABLES = [table for stream in STREAMS for table in stream.tables]
 
 
@@ -240,6 +242,24 @@ def test_rows_include_the_columns_that_are_not_in_their_message(client: TestClie
     tables = {table["name"]: table["columns"] for stream in streams for table in stream["tables"]}
     assert tables["sales_notifications"] == {"crossing": "long", "event_time": "timestamp"}
     assert tables["product_sales"] == {"reached": "timestamp", "made_anew": "boolean"}
+
+
+def test_keys_may_have_the_names_of_other_parameters(make_client: MakeClient, lake: ServedLake) -> None:
+    keys = {"kind": "sql", "topic": "visits", "fields": [{"name": "limit", "type": "long"}]}
+    tables = [
+        {
+            "by": ["request", "order", "limit"],
+            "gold_table": "visits",
+            "to": False,
+            "aggregates": {"n": "count(*)"},
+        }
+    ]
+    lake.write(built("visits", {**keys, "tables": tables}).gold[0], [row := VISIT | {"n": 3}])
+    client = make_client(changes={"streams": {"visits": {**keys, "tables": tables}}, "redis.url": NOWHERE})
+
+    assert get(client, "visits/row", **VISIT)["data"] == row | {"lastEventTime": None}
+    assert [one["key"] for one in get(client, "visits/rows", request="/tea")["rows"]] == [VISIT]
+    assert get(client, "visits/rows", request="/")["rows"] == []
 
 
 def test_a_page_of_large_rows_has_fewer_of_them_and_leads_to_the_others(

@@ -257,6 +257,8 @@ def ruled(condition: str) -> str:
         "raise_error('x') IS NULL",
         "event_time >= 'tomorrow'",
         "CAST(' Today ' AS DATE) > DATE'2026-01-01'",
+        "event_time >= TIMESTAMP'today Europe/Berlin'",
+        "base64(aes_encrypt(card_id, '0000000000000000')) = user",
     ],
 )
 def test_what_is_no_rule_of_a_row_is_refused_without_spark(condition: str) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -168,7 +169,9 @@ class Trial:
     def _gold(self, table: MergedTable) -> list[dict[str, Any]]:
         rows = self._folding.frame(f"gold.{table.name}").orderBy(*table.keys)
         state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
-        return list(_plain(rows.drop(*state)))
+        sent = {name for value in table.export.value.values.values() for name in value.columns}
+        structs = {one.name for one in table.schema if isinstance(one.dataType, StructType)} - sent
+        return list(_plain(rows.drop(*state, *structs)))  # a struct that is not sent is for folds
 
     def _line(self, row: dict[str, Any]) -> Line:
         return self._lines[row["topic"], row["partition"], row["offset"]]

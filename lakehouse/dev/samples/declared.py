@@ -131,7 +131,8 @@ def _breakages(contract: Contract) -> Iterator[tuple[str, Breakage]]:
         if field.required:
             yield f"{field.column}_null", _with(field.path, None)
         if field.type in _WRONG:
-            yield f"{field.column}_of_another_type", _with(field.path, _WRONG[field.type])
+            wrong = True if field.accepts_text else _WRONG[field.type]
+            yield f"{field.column}_of_another_type", _with(field.path, wrong)
     yield "time_that_is_none", _with(contract.event_time_path, "yesterday at noon")
 
 

@@ -13,7 +13,7 @@ from lakehouse.engine.formats import wire
 from lakehouse.engine.formats.avro_projection import Projection, Wanted, name_of
 from lakehouse.engine.formats.avro_types import AvroType
 from lakehouse.engine.records import event_times, fields
-from lakehouse.streams.contract import MOST_PLACES, Field, FieldType, TimeUnit
+from lakehouse.streams.contract import MOST_MAGNITUDE, MOST_PLACES, Field, FieldType, TimeUnit
 from lakehouse.streams.definition import Source
 
 _INSTANT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
@@ -158,7 +158,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
         number = found.number().cast("double")
-        return Taken(number, F.abs(number) <= fields.MOST_MAGNITUDE)
+        return Taken(number, F.abs(number) <= MOST_MAGNITUDE)
     if (
         field.type is FieldType.DECIMAL
         and is_decimal

@@ -28,7 +28,7 @@ from lakehouse.engine.formats.schemas import Schemas
 from lakehouse.engine.records import decoding, event_times, fields
 from lakehouse.storage.kafka.schema_registry import Registered
 from lakehouse.storage.spark.columns import Columns
-from lakehouse.streams.contract import FieldType
+from lakehouse.streams.contract import MOST_MAGNITUDE, FieldType
 from lakehouse.streams.definition import Source
 
 _READ = "_protobuf"
@@ -110,7 +110,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
         event_times.PER_SECOND[contract.event_time_unit],
         *event_times.span_us(source),
     )
-    return Reading(wanted, times, schemas, fields.MOST_MAGNITUDE)
+    return Reading(wanted, times, schemas, MOST_MAGNITUDE)
 
 
 @cache

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from lakehouse.engine.records import fields
 from lakehouse.engine.records.fields import reason
 from lakehouse.engine.records.shown import shown_bytes, with_value
-from lakehouse.streams.contract import Field, FieldType
+from lakehouse.streams.contract import MOST_MAGNITUDE, Field, FieldType
 
 REFUSED, BODY, TYPED, PROVEN, LACKS = "_refused", "_body", "_typed", "_proven", "_lacks"
 AGAINST = "_against"
@@ -46,7 +46,7 @@ def reason_of(field: Field) -> Column:
     value = typed(field.column)
     is_valid = value.isNotNull()  # in the contract's type; in JSON it may have a different type, as times do
     if field.type is FieldType.DOUBLE:
-        is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
+        is_valid = F.abs(value) <= MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))
         message = F.concat(F.lit(f"{field.name} is beyond the range of a double: "), value.cast("string"))
         found = found.when(is_infinite, reason("not_finite", field.column, message))

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.engine.records.shown import shown, shown_json, with_value
-from lakehouse.streams.contract import MOST_PLACES, Contract, Field, FieldType
+from lakehouse.streams.contract import MOST_MAGNITUDE, MOST_PLACES, Contract, Field, FieldType
 from lakehouse.streams.messages import json_path, json_text
 
 DECIMAL = DecimalType(38, MOST_PLACES)
@@ -65,8 +65,6 @@ _WHOLE_DECIMAL = r"^DECIMAL\(\d+,0\)$"  # a variant's type for 270.0 (stored as 
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
-MOST_MAGNITUDE = 1e140
-"""The greatest allowed magnitude of a double. Squares and sums of squares therefore also fit in a double."""
 
 
 def payload_column(column: str) -> str:

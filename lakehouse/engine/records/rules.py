@@ -40,7 +40,7 @@ def checked_rules(source: Source) -> tuple[Rule, ...]:
 def _check(rule: Rule, row: DataFrame) -> None:
     for analysed in _ANALYSES:
         try:
-            _ = analysed(row, rule.violated).schema
+            _ = analysed(row, rule.violated).schema, row.select(rule.message).schema
         except PySparkException as error:
             raise SettingsError(
                 f"{rule.key} is not a condition on the columns of one row ({', '.join(row.columns)}) that "

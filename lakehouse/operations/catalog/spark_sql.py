@@ -88,6 +88,7 @@ def _view_set_aside(spark: SparkSession, streams: Sequence[Stream], known: Colle
 
 def _rows_set_aside(table: GoldTable, total: str, count: str) -> str:
     key = ", ".join(f"`{name}`" for name in table.keys)
+    total = total.replace(".", "`.`")
     return (
         f"SELECT 'gold.{table.name}' AS `table`, to_json(struct({key})) AS key, "  # noqa: S608
         f"'beyond_total' AS reason, {count} AS count FROM gold.{table.name} WHERE `{total}` IS NULL"

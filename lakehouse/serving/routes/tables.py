@@ -1,14 +1,15 @@
 """`/api/v1`: every gold table of every stream, with routes generated from the declarations.
 
-Parameters have the names of the SQL columns. Times are epoch milliseconds or ISO 8601. Rows are returned as
-exported messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are
-not in its message, with times in epoch milliseconds.
+Parameters have the names of the SQL columns. A key column with the name of another parameter of `rows`, for
+example `order`, cannot filter rows. Times are epoch milliseconds or ISO 8601. Rows are returned as exported
+messages. `row` and `rows` also return the key of each row. `rows` also returns the columns that are not in
+its message, with times in epoch milliseconds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import Parameter
 from math import isfinite
 from typing import Annotated, Any, Literal
@@ -65,27 +66,29 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -
     path, view = f"/tables/{table.name}", table.export.redis
     members = (*view.group.columns, *view.member.columns)
 
-    async def row(request: Request, **asked: Any) -> Response:
-        return await _answer_row(request, lookups, table, asked)
+    async def row(_request_: Request, **asked: Any) -> Response:
+        return await _answer_row(_request_, lookups, table, asked)
 
-    async def latest(request: Request, **asked: Any) -> Response:
-        return await _answer_row(request, lookups, table, asked, latest=True)
+    async def latest(_request_: Request, **asked: Any) -> Response:
+        return await _answer_row(_request_, lookups, table, asked, latest=True)
 
-    async def rows(request: Request, **asked: Any) -> Response:
-        return await _answer_page(request, lookups, table, asked)
+    async def rows(_request_: Request, **asked: Any) -> Response:
+        return await _answer_page(_request_, lookups, table, asked, filters)
 
     key = {name: _required(table, name) for name in table.keys}
     latest_by = {name: _required(table, name) for name in dict.fromkeys(members)}
-    filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
     span = {} if table.time_columns is None else {"start": (Start, None), "end": (End, None)}
-    paging = {"limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
+    others = {**span, "limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
+    filters = {
+        name: _optional(table, name) for name in table.keys if not is_time(table, name) and name not in others
+    }
     for one, which, parts in (
         (row, "row", key),
         (latest, "latest", latest_by),
-        (rows, "rows", {**filters, **span, **paging}),
+        (rows, "rows", {**filters, **others}),
     ):
         named = [keyword(name, *part) for name, part in parts.items()]
-        sign(one, [keyword("request", Request), *named], Response)
+        sign(one, [keyword("_request_", Request), *named], Response)
         summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows ordered by time"}[
             which
         ]
@@ -111,14 +114,18 @@ async def _answer_row(
 
 
 async def _answer_page(
-    request: Request, lookups: Lookups, table: MergedTable, asked: Mapping[str, Any]
+    request: Request,
+    lookups: Lookups,
+    table: MergedTable,
+    asked: Mapping[str, Any],
+    filters: Collection[str],
 ) -> Response:
     newest_first = asked["order"] == "newest"
     pages = f"{table.name} newest first" if newest_first else table.name
     span = RowSelection(
         start_us=_micros("start", asked.get("start")),
         end_us=_micros("end", asked.get("end")),
-        where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
+        where=_values(table, {name: asked[name] for name in filters}),
         after=_after(table, pages, asked["cursor"]),
         newest_first=newest_first,
     )

@@ -7,14 +7,17 @@ topic ── silver.<stream> ─┬─ gold.<stream>_<length> ── topic, Redi
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.streams.contract import MOST_MAGNITUDE
 from lakehouse.streams.definition import (
     Comparison,
     Export,
@@ -36,6 +39,7 @@ from lakehouse.streams.kinds.records import (
     json_name_of,
     message_name_of,
     pinned_name,
+    refuse_columns,
     require_keys,
     source_of,
     topic_of,
@@ -68,7 +72,7 @@ _TYPES: Mapping[FieldType, DataType] = {
 _NAMES = {
     FieldType.STRING: "a string",
     FieldType.LONG: "a 64-bit integer",
-    FieldType.DOUBLE: "a double",
+    FieldType.DOUBLE: f"a number from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}",
     FieldType.DECIMAL: f"a {EXACT.simpleString()}",
     FieldType.BOOLEAN: "a boolean",
 }
@@ -135,12 +139,15 @@ def sql(name: str, records: str | Records, *, tables: Aggregates | Sequence[Aggr
     every = (tables,) if isinstance(tables, Aggregates) else tuple(tables)
     given = Records(records) if isinstance(records, str) else records
     named = {one.name: one for one in given.also}
-    keys = {
-        one.name: one
-        for table in every
-        for one in fields_of(table.by, FieldType.STRING)
-        if one.name not in named and one.name not in table.select
-    }
+    keys = dict[str, Field]()
+    for place, table in enumerate(every):
+        for one in fields_of(table.by, FieldType.STRING):
+            is_new = one.name not in named and one.name not in table.select
+            if is_new and keys.setdefault(one.name, one) != one:
+                raise ValueError(
+                    f"tables[{place}].by: an earlier table declares field {one.name} differently: declare it "
+                    "once, in `fields`"
+                )
     types = {one.column: _TYPES[one.type] for one in (*keys.values(), *given.also)}
     fields = {one.name: one for one in (*keys.values(), *given.also)}
     made = [_Table.of(name, place, table, types, fields) for place, table in enumerate(every)]
@@ -174,6 +181,8 @@ class _Table:
         """Check a declaration against the columns of silver. Raises a ValueError that names the key."""
         at = f"tables[{place}]"
         _check_select(at, declared, types)
+        if declared.length is not None and "window_start" in map(str.lower, types):
+            raise ValueError(f"{at}.length: assign the field with the column window_start to another column")
         every = {**types, **{name: _TYPES[one.type] for name, one in declared.select.items()}}
         by = dict(_keys(at, declared, fields))
         for column in by:
@@ -217,7 +226,7 @@ class _Table:
         for column, one in self.declared.select.items():
             where = self.key(f"select.{column}")
             found = expression(one.sql, where)
-            kept, is_key = found.try_cast(_TYPES[one.type]), column in self.names
+            kept, is_key = _fitting(found, one.type), column in self.names
             violated = kept.isNull() if is_key else found.isNotNull() & kept.isNull()
             value = F.coalesce(found.cast("variant").cast("string"), F.lit("null"))
             message = F.concat(F.lit(f"{column} ({one.sql}) must be {_NAMES[one.type]}, not "), value)
@@ -225,7 +234,8 @@ class _Table:
         if self.declared.where is not None:
             where = self.key("where")
             met = expression(self.declared.where, where)
-            violated = ~met & (F.length(met.cast("string")) > _LONGEST)  # never true, but evaluated
+            # Never true, but evaluated. A `when`, unlike other operators, refuses text as a condition.
+            violated = F.when(met, F.lit(False)).otherwise(F.length(met.cast("string")) > _LONGEST)
             yield Rule("not_computable", "where", violated, F.lit("the condition failed"), where)
 
     def gold(self, source: Source) -> GoldTable:
@@ -238,7 +248,6 @@ class _Table:
         member = joined_key(*parts) if len(parts) > 1 else key(Plain(next(iter(self.names))))
         slack = {name: one.slack for name, one in self.aggregates.items() if one.slack is not None}
         grain = f"One row per {', '.join(self.names)}"
-        totals = [name for name, one in self.aggregates.items() if one.is_total]
         return GoldTable(
             name=table,
             comment=declared.comment
@@ -253,7 +262,7 @@ class _Table:
             counted=lambda: F.sum(ROW_COUNT),
             fold=kept.fold,
             needs_recompute=kept.needs_recompute if kept.totals else None,
-            totals=dict.fromkeys(totals, ROW_COUNT),
+            totals={f"{STATE}.{name}": ROW_COUNT for name in kept.totals},
             pinned_settings={pinned_name(self.stream, "tables"): self._pinned},
             comparison=Comparison(
                 present=tuple(f"{STATE}.{part.name}" for part in kept.parts if not part.is_exact),
@@ -287,26 +296,33 @@ class _Table:
 
     @property
     def _message(self) -> Message:
-        windows = {"windowStart": Millis("window_start"), "windowEnd": Millis("window_end")}
-        return Message(
-            {
-                **{name: Plain(column) for column, name in self.names.items()},
-                **(windows if self.window is not None else {}),
-                **{json_name_of(column): _value(column, one.type) for column, one in self.aggregates.items()},
-            }
-        )
+        values: dict[str, Value] = {name: Plain(column) for column, name in self.names.items()}
+        if self.window is not None:
+            values |= {"windowStart": Millis("window_start"), "windowEnd": Millis("window_end")}
+        for column, one in self.aggregates.items():
+            name = json_name_of(column)
+            if name in values:
+                raise ValueError(
+                    f"{self.at}.aggregates.{column}: messages already have a value {name}; choose another "
+                    "name"
+                )
+            values[name] = _value(column, one.type)
+        return Message(values)
 
     def _quantiles(self) -> Iterator[Quantiles]:
+        ranks: dict[str, dict[str, float]] = defaultdict(dict)
         for name, one in self.aggregates.items():
             if one.percentile is not None:
-                yield Quantiles(
-                    value=one.percentile.column,
-                    ranks={name: one.percentile.rank},
-                    keyed=self.kept.keyed,
-                    exact_to=functions.QUANTILE_K,
-                    limit=statistics.rank_error_limit(functions.QUANTILE_K),
-                    count=f"{STATE}.count_{one.percentile.column}",
-                )
+                ranks[one.percentile.column][name] = one.percentile.rank
+        for column, of_column in ranks.items():
+            yield Quantiles(
+                value=column,
+                ranks=of_column,
+                keyed=self.kept.keyed,
+                exact_to=functions.QUANTILE_K,
+                limit=statistics.rank_error_limit(functions.QUANTILE_K),
+                count=f"{STATE}.count_{column}",
+            )
 
 
 def _window(at: str, declared: Aggregates) -> WindowLength | None:
@@ -336,6 +352,7 @@ def _keys(at: str, declared: Aggregates, fields: Mapping[str, Field]) -> Iterato
         found = fields[one.name]
         try:
             require_keys((found,), "make it required, or give it a default with coalesce in `select`")
+            refuse_columns((found,), _ON_THE_WAY)
         except ValueError as error:
             raise ValueError(f"{at}.by: {error}") from None
         yield found.column, message_name_of(found)
@@ -343,10 +360,11 @@ def _keys(at: str, declared: Aggregates, fields: Mapping[str, Field]) -> Iterato
 
 def _check_select(at: str, declared: Aggregates, types: Mapping[str, DataType]) -> None:
     """Raise ValueError for a name that is taken, and for an expression that is not deterministic."""
-    columns = {*types, "event_time"}
+    columns, taken = {*types, "event_time"}, {*(one.lower() for one in types), *_ON_THE_WAY}
     for name in declared.select:
-        if name.lower() in {*(one.lower() for one in types), *_ON_THE_WAY}:
+        if name.lower() in taken:
             raise ValueError(f"{at}.select.{name}: the name {name} is taken; choose another name")
+        taken.add(name.lower())
     written = {f"{at}.select.{name}": one.sql for name, one in declared.select.items()}
     if declared.where is not None:
         written[f"{at}.where"] = declared.where
@@ -363,11 +381,30 @@ class _Selection:
 
     def __call__(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Return the selected rows of the only silver table, with the computed columns."""
-        declared, key_of, rows = self.table.declared, self.table.key, only(frames)
-        if declared.where is not None:
-            rows = rows.where(expression(declared.where, key_of("where")))
-        found = {
-            name: expression(one.sql, key_of(f"select.{name}")).try_cast(_TYPES[one.type])
-            for name, one in declared.select.items()
-        }
-        return rows.withColumns(found) if found else rows
+        rows, condition = only(frames), self._condition
+        rows = rows if condition is None else rows.where(condition)
+        return self._computed.added_to(rows) if self.table.declared.select else rows
+
+    @cached_property
+    def _condition(self) -> Column | None:
+        where = self.table.declared.where
+        return None if where is None else expression(where, self.table.key("where"))
+
+    @cached_property
+    def _computed(self) -> Columns:
+        selected = self.table.declared.select
+        return Columns(
+            {
+                name: _fitting(expression(one.sql, self.table.key(f"select.{name}")), one.type)
+                for name, one in selected.items()
+            }
+        )
+
+
+def _fitting(found: Column, type_: FieldType) -> Column:
+    """Return an expression's result in its declared type, or null if it does not fit.
+
+    As in a contract, NaN and infinities do not fit in a double.
+    """
+    kept = found.try_cast(_TYPES[type_])
+    return F.when(F.abs(kept) <= MOST_MAGNITUDE, kept) if type_ is FieldType.DOUBLE else kept

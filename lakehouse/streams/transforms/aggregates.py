@@ -93,7 +93,7 @@ class Aggregate:
     """A column of gold: its type, its comment, the parts that it needs, and its value for a group's state.
 
     `slack` is the largest difference that rounding can cause, as a Column on the state; None: there is none.
-    `is_total` means that the value is null only if a sum does not fit. `percentile` is set for estimates.
+    `percentile` is set for estimates.
     """
 
     type: DataType
@@ -101,7 +101,6 @@ class Aggregate:
     parts: tuple[Part, ...]
     value: Callable[[State], Column]
     slack: Callable[[State], Column] | None = None
-    is_total: bool = False
     percentile: Percentile | None = None
 
 
@@ -209,11 +208,18 @@ def _moments_of(column: str) -> Part:
 
 def _distinct_of(column: str, type_: DataType) -> Part:
     name = f"distinct_{column}"
-    kept = type_ if type_ in {STRING, LONG} else STRING
+
+    def value() -> Column:
+        """Return a number, or text that is never empty, because sketches ignore empty text."""
+        if type_ == LONG:
+            return F.col(column)
+        found = F.col(column) + F.lit(0.0) if type_ == DOUBLE else F.col(column)  # -0.0 + 0.0 is 0.0
+        return F.concat(F.lit("="), found.cast(STRING))
+
     return Part(
         name,
         _BINARY,
-        lambda: F.hll_sketch_agg(F.col(column).cast(kept), F.lit(_SKETCH_LG_K)),
+        lambda: F.hll_sketch_agg(value(), F.lit(_SKETCH_LG_K)),
         lambda a, b: F.hll_union(a[name], b[name]),
         is_exact=False,
     )
@@ -255,7 +261,7 @@ def _count_distinct(column: str, type_: DataType, _argument: str | None) -> Aggr
 def _sum(column: str, _type: DataType, _argument: str | None) -> Aggregate:
     part = _total_of(column)
     comment = f"Sum of {column}; null if it does not fit in {EXACT.simpleString()}."
-    return Aggregate(EXACT, comment, (part,), lambda s: s[part.name], is_total=True)
+    return Aggregate(EXACT, comment, (part,), lambda s: s[part.name])
 
 
 def _avg(column: str, type_: DataType, _argument: str | None) -> Aggregate:

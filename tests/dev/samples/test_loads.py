@@ -1,9 +1,13 @@
+import json
 import time
 
 import pytest
 
+from lakehouse.dev.samples.declared import samples
 from lakehouse.dev.samples.loads import GENERATORS, Load
+from lakehouse.dev.samples.mixing import Shares
 from lakehouse.settings import Settings
+from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.support.sampling import event_time_ms
 
 LAG_S = 3600
@@ -29,3 +33,13 @@ def test_a_malformed_event_from_the_future_is_one_however_far_its_producer_lags(
     ahead = [event_time_ms(s) for s in produced if s.kind == "malformed:timestamp_in_the_future"]
     assert ahead
     assert min(ahead) > 1000 * (time.time() + settings.stream_defaults.future_tolerance_s)
+
+
+def test_a_number_that_may_be_text_is_malformed_only_by_another_type() -> None:
+    contract = Contract((Field("n", "n", FieldType.LONG, accepts_text=True),))
+    source = Source("numbers", "numbers", contract)
+
+    produced = list(samples([source], 50, range(50), seed=1, shares=Shares(malformed=1.0)))
+
+    broken = {s.value for s in produced if s.kind == "malformed:n_of_another_type"}
+    assert {json.loads(value or b"")["n"] for value in broken} == {True}

@@ -238,6 +238,76 @@ def test_an_expression_without_a_value_makes_a_dead_letter(case: Case) -> None:
     )
 
 
+def test_a_double_that_is_not_a_number_makes_a_dead_letter(case: Case) -> None:
+    tables = [
+        {
+            "by": "country",
+            "select": {"root": {"sql": "sqrt(kwh)", "type": "double"}},
+            "aggregates": {"mean": "avg(root)", "middle": "approx_percentile(root, 0.5)"},
+        },
+        {
+            "by": "country",
+            "length": "1h",
+            "select": {"power": {"sql": "pow(10, kwh)", "type": "double"}},
+            "aggregates": {"most": "max(power)"},
+        },
+    ]
+    case(
+        orders(tables=tables),
+        [order("FR", 1, 1, "new", kwh=-4), order("DE", 1, 1, "new", kwh=4)],
+        [order("DE", 1, 1, "new", kwh=999)],
+        now=NOW,
+        gold={
+            "orders_by_country": [{"country": "DE", "mean": 2.0, "middle": 2.0}],
+            "orders_1h": [{"country": "DE", "most": 1e4}],
+        },
+        dead=[
+            {"record": 0, "message": "root (sqrt(kwh)) must be a number from -1e+140 to 1e+140, not NaN"},
+            {
+                "record": 2,
+                "message": "power (pow(10, kwh)) must be a number from -1e+140 to 1e+140, not Infinity",
+            },
+        ],
+    )
+
+
+def test_empty_text_and_zeros_of_either_sign_are_single_values(case: Case) -> None:
+    stream = orders(
+        tables=[
+            {
+                "by": "country",
+                "select": {"word": {"sql": "trim(status)"}, "zero": {"sql": "kwh * 0", "type": "double"}},
+                "aggregates": {"words": "count_distinct(word)", "zeros": "count_distinct(zero)"},
+            }
+        ]
+    )
+    case(
+        stream,
+        [order("DE", 1, 1, " ", kwh=-1), order("DE", 1, 1, "  ", kwh=1), order("DE", 1, 1, "a")],
+        now=NOW,
+        gold=[{"country": "DE", "words": 2, "zeros": 1}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"where": "status"}, "tables[0].where is not a condition on the columns of one row"),
+        (
+            {"select": {"age": {"sql": "event_time - timestamp'2026-01-01'", "type": "long"}}},
+            "tables[0].select.age is not a condition on the columns of one row (country, amount, qty, kwh",
+        ),
+    ],
+)
+def test_expressions_of_unusable_types_are_refused_at_the_start(
+    case: Case, table: dict[str, Any], message: str
+) -> None:
+    declared = {"by": "country", "aggregates": {"n": "count(*)"}, **table}
+    with pytest.raises(SettingsError) as caught:
+        case(orders(tables=[declared]), [order("DE", 8, 2, "true")], now=NOW)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "table",
     [{"where": "amount / qty > 1"}, {"select": {"share": {"sql": "amount / qty", "type": "decimal"}}}],
@@ -356,6 +426,21 @@ def test_the_estimate_of_distinct_values_does_not_depend_on_order(assert_same_go
         ({"select": {"qty": {"sql": "1"}}}, "tables[0].select.qty: the name qty is taken"),
         ({"select": {"day": {"sql": "current_date()"}}}, "current_date is not allowed in an expression"),
         ({"where": "rand() < 0.5"}, "tables[0].where: rand is not allowed in an expression"),
+        ({"where": "event_time < timestamp'today UTC'"}, "tables[0].where: 'today UTC' is not allowed"),
+        (
+            {"select": {"Qty2": {"sql": "1"}, "qty2": {"sql": "2"}}},
+            "the name qty2 is taken; choose another",
+        ),
+        ({"aggregates": {"the_n": "count(*)", "theN": "count(qty)"}}, "messages already have a value theN"),
+        (
+            {"length": "1h", "aggregates": {"windowStart": "min(event_time)"}},
+            "tables[0].aggregates.windowStart: messages already have a value windowStart",
+        ),
+        ({"by": "recomputed"}, "field recomputed: this kind already has a column recomputed"),
+        (
+            {"by": {"name": "window_start", "type": "long"}, "length": "1h"},
+            "tables[0].length: assign the field with the column window_start to another column",
+        ),
         ({"by": "kwh"}, "field kwh is part of the key but optional"),
         ({"by": "amount"}, "tables[0].by: amount is a decimal(38,9); expected a string or a whole number"),
     ],
@@ -366,3 +451,9 @@ def test_an_invalid_table_is_refused_with_the_name_of_the_key(table: dict[str, A
         orders(tables=[declared])
     assert str(caught.value).startswith("streams.orders: tables[0]")
     assert message in str(caught.value)
+
+
+def test_a_field_is_declared_alike_in_every_table() -> None:
+    shops = [{"name": "shop", "type": "long"}, "shop"]
+    with pytest.raises(SettingsError, match=r"tables\[1\]\.by: an earlier table declares field shop differ"):
+        orders(tables=[{"by": shop, "aggregates": {"n": "count(*)"}} for shop in shops])
