@@ -19,7 +19,7 @@ from lakehouse.engine.ops_tables.history import HISTORY, Sample
 from lakehouse.operations.quality.results import GATES
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.definition import MergedTable
-from tests.support.browser import Page
+from tests.support.browser import Page, hold_answers
 from tests.support.served_lakes import NOON_MS, Row, ServedLake, at, event, product
 from tests.support.serving import serving
 from tests.support.streams import STREAMS
@@ -56,25 +56,6 @@ ADD_A_RUN = """(() => {
     };
 })()"""
 """Adds a process to the status of the stream sales."""
-
-HOLD_THE_FIRST_PAST = """(() => {
-    const ask = window.fetch;
-    const later = new Promise((done) => { window.deliver = () => done(); });
-    let isFirst = true;
-    window.isDelivered = false;
-    window.fetch = async (path, options) => {
-        const answer = await ask(path, options);
-        if (!path.includes('limit=200') || !isFirst) return answer;
-        isFirst = false;
-        const text = await answer.text();
-        const whenDelivered = () => later.then(() => {
-            setTimeout(() => { window.isDelivered = true; });
-            return text;
-        });
-        return { ok: answer.ok, status: answer.status, text: whenDelivered };
-    };
-})()"""
-"""Holds back the events of the first layer that is opened until `deliver` is called."""
 
 
 def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
@@ -265,7 +246,7 @@ def test_a_late_answer_does_not_show_the_events_of_another_layer(
     with serving(lake, tmp_path / "log") as (_, url):
         page.go(f"{url}/#/streams/sales")
         page.wait("document.querySelector('.pipeline text.line')")
-        page.run(HOLD_THE_FIRST_PAST)
+        page.run(hold_answers("limit=200", first_only=True))
         page.run("document.querySelector('.node.bronze').focus()")
         page.press("Enter")
         page.wait("document.querySelector('dialog[open]')")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.streams.definition import MergedTable
-from tests.support.browser import Page
+from tests.support.browser import Page, hold_answers
 from tests.support.served_lakes import (
     MINUTE_MS,
     NOON_MS,
@@ -110,23 +111,6 @@ VIEWS = {
     "log": ("#/log", "section h2"),
     "api": ("docs", "pre"),
 }
-
-LATE_FAILURES = """(() => {
-    const ask = window.fetch;
-    const later = new Promise((done) => { window.deliver = () => done(); });
-    window.isDelivered = false;
-    window.fetch = async (path, options) => {
-        const answer = await ask(path, options);
-        if (!path.includes('kind=failure')) return answer;
-        const text = await answer.text();
-        const whenDelivered = () => later.then(() => {
-            setTimeout(() => { window.isDelivered = true; });
-            return text;
-        });
-        return { ok: answer.ok, status: answer.status, text: whenDelivered };
-    };
-})()"""
-"""Hold back the log's failures until `deliver` is called."""
 
 
 @pytest.fixture
@@ -318,14 +302,24 @@ def test_the_log_folds_repeated_events(lake: ServedLake, page: Page, tmp_path: P
         assert (
             page.run("document.querySelector('tbody tr:last-child time').innerText") == "2026-05-04 12:00:05"
         )
-        page.run(LATE_FAILURES)
+        page.run(hold_answers("kind=failure"))
         page.go(f"{url}/#/log?kind=failure")
+        page.wait("isHeld")
         page.go(f"{url}/#/log?kind=resolve")
         page.wait("document.querySelectorAll('tbody .message').length === 1")
         page.run("deliver()")
         page.wait("isDelivered")
         assert page.text("tbody .message") == "3 resent"
         assert page.run("document.querySelectorAll('img').length") == 0
+
+
+def visited(page: Page, url: str) -> Iterator[str]:
+    """Load each view from the beginning, and yield its name once it is shown."""
+    for name, (address, there) in VIEWS.items():
+        page.go(f"{url}/page/uPlot.LICENSE")
+        page.go(f"{url}/{address}")
+        page.wait(f"document.querySelector({json.dumps(there)})")
+        yield name
 
 
 @pytest.mark.soak
@@ -337,10 +331,7 @@ def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
     page.prefer(theme)
     page.resize(width, 900)
     with serving(filled, tmp_path / "log") as (_, url):
-        for name, (address, there) in VIEWS.items():
-            page.go(f"{url}/page/uPlot.LICENSE")
-            page.go(f"{url}/{address}")
-            page.wait(f"document.querySelector({json.dumps(there)})")
+        for name in visited(page, url):
             assert page.run("document.documentElement.dataset.theme") == theme
             assert page.run("document.documentElement.scrollWidth <= innerWidth"), f"{name} is cut off"
             assert serious(page, axe) == [], name
@@ -356,10 +347,7 @@ def test_no_view_moves_what_it_has_shown(filled: ServedLake, page: Page, tmp_pat
     page.send("Page.addScriptToEvaluateOnNewDocument", source=NOTE_SHIFTS)
     page.resize(width, 900)
     with serving(filled, tmp_path / "log") as (_, url):
-        for name, (address, there) in VIEWS.items():
-            page.go(f"{url}/page/uPlot.LICENSE")
-            page.go(f"{url}/{address}")
-            page.wait(f"document.querySelector({json.dumps(there)})")
+        for name in visited(page, url):
             page.wait("!document.querySelector('main').innerText.includes('Loading')")
             shifts = page.run("shifts")
             assert sum(value for value, *_ in shifts) < MOST_SHIFTED, (name, shifts)

@@ -36,6 +36,34 @@ _CLICKED = "clickArrived"  # a function on the page that notifies this module
 _KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")}
 
 
+_HOLD = """(() => {
+    const ask = window.fetch;
+    const later = new Promise((done) => { window.deliver = () => done(); });
+    window.isHeld = window.isDelivered = false;
+    window.fetch = async (path, options) => {
+        const isMeant = path.includes(PART) && !(FIRST_ONLY && window.isHeld);
+        window.isHeld ||= isMeant;
+        const answer = await ask(path, options);
+        if (!isMeant) return answer;
+        const text = await answer.text();
+        const whenDelivered = () => later.then(() => {
+            setTimeout(() => { window.isDelivered = true; });
+            return text;
+        });
+        return { ok: answer.ok, status: answer.status, text: whenDelivered };
+    };
+})()"""
+
+
+def hold_answers(part: str, *, first_only: bool = False) -> str:
+    """Return a script that holds back the answers to requests whose path contains `part`.
+
+    On the page, `isHeld` says whether there was such a request, `deliver()` releases the answers, and
+    `isDelivered` says whether the page has read one.
+    """
+    return _HOLD.replace("PART", json.dumps(part)).replace("FIRST_ONLY", json.dumps(first_only))
+
+
 def executable() -> str:
     name = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert name is not None, "Chromium is missing: scripts/browser.sh installs it"
