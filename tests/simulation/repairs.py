@@ -333,7 +333,10 @@ class RebuildGold(Action):
 
 @dataclass(frozen=True)
 class Maintain(Action):
-    """Maintain every table. Tables with 0 days, and sides other than `side` if it is set, keep everything."""
+    """Maintain every table.
+
+    Tables with 0 days, later gold tables, and sides other than `side` if it is set, keep everything.
+    """
 
     bronze: int = 0
     silver: int = 0
@@ -342,7 +345,7 @@ class Maintain(Action):
     side: int = -1
 
     def do(self, world: World) -> None:
-        (table,), given = world.stream.gold, dict[str, int]()
+        table, given = world.stream.gold[0], dict[str, int]()
         for source in world.stream.sources if self.side < 0 else [world.side(self.side)]:
             given |= {f"bronze.{source.table}": self.bronze, f"silver.{source.table}": self.silver}
         given |= {f"gold.{table.name}": self.gold, DEAD_LETTERS: self.letters}
