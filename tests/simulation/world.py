@@ -340,7 +340,7 @@ class World:
         return set(retained.ids_taken(self.lake, source).collect())
 
     def _note_taken(self, known: Mapping[str, set[Row]]) -> None:
-        (table,), names = self.stream.gold, [source.table for source in self.stream.sources]
+        table, names = self.stream.gold[0], [source.table for source in self.stream.sources]  # as in Maintain
         kept = retained.taken_of(self.lake, "gold", table.name).before
         clean = {name: retained.taken_of(self.lake, "silver", name).before for name in names}
         times = [pipeline.micros(before) for before in clean.values() if before is not None]
