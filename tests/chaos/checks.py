@@ -25,7 +25,7 @@ from tests.oracles.judging import CONTRACTS, Judged, judge_record
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.support.outputs import KEPT, frozen, outputs, parsed
+from tests.support.outputs import BUILT_IN, KEPT, frozen, outputs, parsed
 from tests.support.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
 from tests.support.processes import LAKEHOUSE, running
 from tests.support.streams import STREAMS, key_of, seconds_of
@@ -62,7 +62,7 @@ def differences(
     """
     books, verdicts, found = _layers(settings, verdicts)
     found += _shown("gold", gold_differences(settings, verdicts, now_us=now_us))
-    for table in KEPT:
+    for table in BUILT_IN:
         found += _shown(f"outputs of {table}", _output_differences(settings, table, left))
     found += _shown("read once more", repeated_notes(settings))
     return books, found

@@ -27,7 +27,7 @@ from lakehouse.storage.kafka.topics import create_topics
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.load import Feeder
 from tests.chaos.run import Outcome, await_end
-from tests.support.outputs import KEPT, last_messages
+from tests.support.outputs import BUILT_IN, last_messages
 from tests.support.pipeline import read_topic, rows_of
 from tests.support.processes import LAKEHOUSE, Process, finish, place, running
 
@@ -128,7 +128,7 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
                 await_exports(first)
                 os.killpg(first.pid, signal.SIGKILL)
             shutil.rmtree(settings.lake)
-            left = {table: list(last_messages(settings, table).values()) for table in KEPT}
+            left = {table: list(last_messages(settings, table).values()) for table in BUILT_IN}
 
             adopted = finish([LAKEHOUSE, "run", "all", "--adopt"], of_copy)
             assert adopted.returncode == 0, adopted.stdout + adopted.stderr

@@ -34,6 +34,8 @@ KEYS = {
     "sales_notifications": ("product", "partition", "offset"),
     "call_records": ("user1", "user2", "ts"),
 }
+BUILT_IN = tuple(name for name in KEYS if not name.startswith("spending"))
+"""The gold tables of the built-in streams. The others are the simulation's."""
 MISSING = "is missing"
 _BOOKKEEPING = {"_version", "_generation"}  # columns in addition to gold's columns
 
