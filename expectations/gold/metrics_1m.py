@@ -9,6 +9,7 @@ from lakehouse.streams.suites import fresh, make_suite, unique
 from lakehouse.streams.window_lengths import Seconds
 
 KEY = ("service_id", "metric_name", "window_start")
+LENGTH = Seconds(60)
 
 
 def suite() -> ExpectationSuite:
@@ -17,8 +18,8 @@ def suite() -> ExpectationSuite:
     return make_suite(
         "gold.metrics_1m",
         unique(KEY),
-        *aligned(KEY, Seconds(60)),
+        *aligned(KEY, LENGTH),
         *statistics(KEY),
-        has_events("silver_metrics_events", group, 60, first="last_event_time", last="last_event_time"),
+        has_events("silver_metrics_events", group, LENGTH, first="last_event_time", last="last_event_time"),
         fresh("last_event_time", within="24h"),
     )

@@ -9,6 +9,7 @@ from lakehouse.streams.suites import fresh, make_suite, unique
 from lakehouse.streams.window_lengths import Seconds
 
 KEY = ("environment", "metric_name", "window_start")
+LENGTH = Seconds(600)
 
 
 def suite() -> ExpectationSuite:
@@ -17,8 +18,8 @@ def suite() -> ExpectationSuite:
     return make_suite(
         "gold.metrics_summary_10m",
         unique(KEY),
-        *aligned(KEY, Seconds(600)),
+        *aligned(KEY, LENGTH),
         *statistics(KEY),
-        has_events("silver_metrics_events", group, 600, first="last_event_time", last="last_event_time"),
+        has_events("silver_metrics_events", group, LENGTH, first="last_event_time", last="last_event_time"),
         fresh("last_event_time", within="24h"),
     )

@@ -9,6 +9,7 @@ from lakehouse.streams.suites import fresh, make_suite, required, rows, unique
 from lakehouse.streams.window_lengths import Seconds
 
 KEY = ("user_id", "window_start")
+LENGTH = Seconds(300)
 
 
 def suite() -> ExpectationSuite:
@@ -17,9 +18,9 @@ def suite() -> ExpectationSuite:
         "gold.user_transactions_5m",
         unique(KEY),
         required(KEY, (*KEY, "window_end", "count")),
-        *aligned(KEY, Seconds(300)),
+        *aligned(KEY, LENGTH),
         rows(KEY, "totals are above zero", "total_amount IS NULL OR total_amount > 0"),
         rows(KEY, "every window has a transaction", "count >= 1"),
-        has_events("silver_transactions", {"user_id": "user_id"}, 300),
+        has_events("silver_transactions", {"user_id": "user_id"}, LENGTH),
         fresh("window_end", within="24h"),
     )

@@ -55,7 +55,7 @@ def statistics(key: Sequence[str]) -> list[Expectation]:
 def has_events(
     silver: str,
     by: Mapping[str, str],
-    length_s: int,
+    length: WindowLength,
     *,
     first: str = "window_start",
     last: str = "window_end",
@@ -66,17 +66,12 @@ def has_events(
     the gold row that bound the time of at least one such event.
     """
     columns = ", ".join(f"{expression} AS {name}" for name, expression in by.items())
-    events = f"SELECT DISTINCT {columns}, {_start('event_time', length_s)} AS start FROM {silver}"
+    events = f"SELECT DISTINCT {columns}, {length.start('event_time')} AS start FROM {silver}"
     same = " AND ".join(f"gold.{name} = events.{name}" for name in by)
     names = ", ".join(f"gold.{name}" for name in by)
     query = (
         f"SELECT {names}, gold.window_start FROM {{batch}} AS gold LEFT ANTI JOIN ({events}) AS events "
-        f"ON {same} AND {_start('gold.window_start', length_s)} = events.start"
+        f"ON {same} AND {length.start('gold.window_start')} = events.start"
     )
     near = {silver: ("event_time", first, last)}
     return no_rows("every window has an event in silver", query, step=query, near=near)
-
-
-def _start(column: str, length_s: int) -> str:
-    """Return a Spark SQL expression for the start of the window that contains a time, in microseconds."""
-    return f"(unix_micros({column}) - pmod(unix_micros({column}), {length_s * 1_000_000}))"

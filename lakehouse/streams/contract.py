@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, cast, get_args
-from zoneinfo import ZoneInfo
 
+from lakehouse.common.zones import is_zone
 from lakehouse.streams.messages import json_path
 
 MOST_PLACES = 9
@@ -169,13 +169,8 @@ class Contract:
         if self.event_time_unit not in get_args(TimeUnit):
             units = ", ".join(get_args(TimeUnit))
             raise ValueError(f"event_time_unit {self.event_time_unit!r} is not one of {units}")
-        if self.event_time_zone is not None:
-            try:
-                ZoneInfo(self.event_time_zone)
-            except (KeyError, OSError, ValueError) as error:
-                raise ValueError(
-                    f"event_time_zone {self.event_time_zone!r} is not an IANA time zone"
-                ) from error
+        if self.event_time_zone is not None and not is_zone(self.event_time_zone):
+            raise ValueError(f"event_time_zone {self.event_time_zone!r} is not an IANA time zone")
 
     @property
     def event_time_path(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Literal, cast, get_args
 from zoneinfo import ZoneInfo
 
 from lakehouse.common.quantities import parse_duration_s
+from lakehouse.common.zones import is_zone
 from lakehouse.storage.tables.specs import EPOCH, from_micros
 
 Unit = Literal["day", "week", "month"]
@@ -150,10 +151,8 @@ class Calendar(WindowLength):
         """Raise ValueError for an unknown unit or zone."""
         if self.unit not in UNITS:
             raise ValueError(f"a unit of the calendar is day, week or month, not {self.unit!r}")
-        try:
-            ZoneInfo(self.zone)
-        except (KeyError, OSError, ValueError):
-            raise ValueError(f"zone {self.zone!r} is not an IANA time zone, such as Europe/Berlin") from None
+        if not is_zone(self.zone):
+            raise ValueError(f"zone {self.zone!r} is not an IANA time zone, such as Europe/Berlin")
 
     def __str__(self) -> str:
         return self.recorded

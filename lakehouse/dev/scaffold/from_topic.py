@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, Record
+from lakehouse.engine.formats import wire
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.newest import newest_records
-
-_FRAMED = b"\x00"
-_SHORTEST_FRAMED = 5  # a zero byte and four bytes with the schema's id
 
 
 @dataclass(frozen=True)
@@ -45,5 +43,5 @@ def _line(topic: str, record: Record) -> Line:
 
 def _are_framed(values: Sequence[bytes]) -> bool:
     return bool(values) and all(
-        value.startswith(_FRAMED) and len(value) >= _SHORTEST_FRAMED for value in values
+        value.startswith(wire.MAGIC) and len(value) >= wire.LENGTH for value in values
     )

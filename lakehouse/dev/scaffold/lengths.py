@@ -9,8 +9,9 @@ from statistics import median
 from lakehouse.common.quantities import told_s
 from lakehouse.dev.scaffold.choosing import ChosenTime
 from lakehouse.dev.scaffold.samples import Seen, value_at
+from lakehouse.streams.window_lengths import window_length
 
-_LENGTHS_S = {"1m": 60, "5m": 300, "15m": 900, "1h": 3_600, "6h": 21_600, "day": 86_400}
+_LENGTHS = ("1m", "5m", "15m", "1h", "6h", "day")
 _RECORDS = 10
 _LEAST_GAPS = 10
 
@@ -25,7 +26,7 @@ class Length:
     @property
     def length_s(self) -> int:
         """The number of seconds."""
-        return _LENGTHS_S[self.text]
+        return window_length(self.text).most_s
 
     @property
     def longer(self) -> str:
@@ -46,10 +47,9 @@ def length_of(time: ChosenTime | None, keys: Sequence[Seen]) -> Length:
         return Length("5m", "five minutes, because few samples have the same key")
     gap_s = median(gap_s for times in times_by_key for gap_s in _gaps_s(times))
     why = f"records of a key are usually {told_s(round(gap_s) if gap_s >= 1 else gap_s)} apart"
-    for text, length_s in _LENGTHS_S.items():
-        if length_s >= _RECORDS * gap_s:
-            return Length(text, why)
-    return Length("day", f"{why}; week and month are longer")
+    guesses = (Length(text, why) for text in _LENGTHS)
+    longest = Length(_LENGTHS[-1], f"{why}; week and month are longer")
+    return next((one for one in guesses if one.length_s >= _RECORDS * gap_s), longest)
 
 
 def _times_by_key(time: ChosenTime, keys: Sequence[Seen]) -> list[list[float]]:

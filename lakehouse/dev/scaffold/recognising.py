@@ -15,7 +15,6 @@ from typing import Any
 from lakehouse.common.printable import cut
 from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen
 from lakehouse.streams.contract import FieldType
-from lakehouse.streams.kinds.records import column_of
 
 _CODES = (
     "AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD "
@@ -135,7 +134,7 @@ def identity_of(fields: Sequence[Seen], taken: Collection[Seen]) -> Identity | N
 
 def read_as_number(field: Seen) -> Seen:
     """Return a field whose numbers are written as text as a number, except ids, keys, times and codes."""
-    if field.as_number is None or column_of(field.names[-1]).split("_")[-1] in _ID | _CODE:
+    if field.as_number is None or field.last_word in _ID | _CODE:
         return field
     is_quantity = bool(field.words & VALUE_WORDS) or not field.words & _LABELS
     return field.as_number if is_quantity else field
@@ -183,7 +182,7 @@ def _currency(field: Seen) -> str | None:
 
 def _unit(field: Seen) -> str | None:
     values = _short_values(field)
-    is_named = column_of(field.names[-1]).split("_")[-1] in _UNIT
+    is_named = field.last_word in _UNIT
     return _listed(values) if is_named and 0 < len(values) <= _FEW else None
 
 
@@ -226,8 +225,9 @@ def _is_like_id(field: Seen) -> bool:
     """Return whether a field has a name like that of a record's id, or UUIDs as values."""
     if field.type not in _KEYS or len(field.values) < _LEAST_SAMPLES or field.words & _SHARED:
         return False
-    last = column_of(field.names[-1]).split("_")[-1]
-    is_named = last in _ID or (last in {"number", "no", "nr"} and bool(field.words & _EVENT))
+    is_named = field.last_word in _ID or (
+        field.last_word in {"number", "no", "nr"} and bool(field.words & _EVENT)
+    )
     return is_named or _is_uuid(field)
 
 

@@ -166,6 +166,11 @@ class Seen:
         """The words in the path's last component."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
+    @property
+    def last_word(self) -> str:
+        """The last of these words, which usually names what the value is."""
+        return column_of(self.names[-1]).split("_")[-1]
+
     @cached_property
     def type(self) -> FieldType:
         """The narrowest type that fits all values except those in `spoilers`."""

@@ -37,6 +37,7 @@ from lakehouse.engine.records import decoding, fields
 from lakehouse.storage.kafka.schema_registry import Registered
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.query_errors import error_line, has_ended, is_heap_full
+from lakehouse.streams.column_types import SPARK_TYPES
 from lakehouse.streams.definition import Source
 
 _END = uuid.uuid4().bytes
@@ -136,7 +137,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
     refused = F.when(F.col("value").isNotNull(), refused.otherwise(wire.unasked()))
     records = {one: F.col(f"_avro_{one}.{RECORD}") for one in readers}
     taken_ = {one: it.taken(source, records[one]) for one, it in readers.items()}
-    types = {field.column: fields.SPARK_TYPES[field.type] for field in source.contract.fields}
+    types = {field.column: SPARK_TYPES[field.type] for field in source.contract.fields}
     types["event_time"] = TimestampType()
     struct = [
         _of_writer(

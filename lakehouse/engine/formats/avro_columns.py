@@ -13,6 +13,7 @@ from lakehouse.engine.formats import wire
 from lakehouse.engine.formats.avro_projection import Projection, Wanted, name_of
 from lakehouse.engine.formats.avro_types import AvroType
 from lakehouse.engine.records import event_times, fields
+from lakehouse.streams.column_types import SPARK_TYPES
 from lakehouse.streams.contract import MOST_MAGNITUDE, MOST_PLACES, Field, FieldType, TimeUnit
 from lakehouse.streams.definition import Source
 
@@ -124,7 +125,7 @@ def _found(root: _Found, path: tuple[str, ...]) -> _Found | None:
 
 
 def _nothing(field: Field) -> Column:
-    return F.lit(None).cast(fields.SPARK_TYPES[field.type])
+    return F.lit(None).cast(SPARK_TYPES[field.type])
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
@@ -172,7 +173,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
     kinds = {FieldType.LONG: _WHOLE, FieldType.DECIMAL: _WHOLE, FieldType.BOOLEAN: ("boolean",)}
     if type_.kind not in kinds.get(field.type, ()):
         return None
-    return Taken(found.number().cast(fields.SPARK_TYPES[field.type]), found.value.isNotNull())
+    return Taken(found.number().cast(SPARK_TYPES[field.type]), found.value.isNotNull())
 
 
 def _as_json(field: Field, found: _Found) -> Taken:

@@ -13,31 +13,20 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
-    DataType,
     DecimalType,
     DoubleType,
-    LongType,
     StringType,
     StructField,
     StructType,
 )
 
 from lakehouse.engine.records.shown import shown, shown_json, with_value
-from lakehouse.streams.contract import MOST_MAGNITUDE, MOST_PLACES, Contract, Field, FieldType
+from lakehouse.streams.column_types import DECIMAL, SPARK_TYPES
+from lakehouse.streams.contract import MOST_MAGNITUDE, Contract, Field, FieldType
 from lakehouse.streams.messages import json_path, json_text
 
-DECIMAL = DecimalType(38, MOST_PLACES)
-SPARK_TYPES: dict[FieldType, DataType] = {
-    FieldType.STRING: StringType(),
-    FieldType.LONG: LongType(),
-    FieldType.DOUBLE: DoubleType(),
-    FieldType.DECIMAL: DECIMAL,
-    FieldType.BOOLEAN: BooleanType(),
-    FieldType.JSON: StringType(),
-}
 # A decimal is first parsed as a double, to exclude JSON strings, and then read from the text.
-PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
+PARSED_TYPES = {**SPARK_TYPES, FieldType.DECIMAL: DoubleType()}
 REASONS = ArrayType(
     StructType(
         [
@@ -327,10 +316,8 @@ def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
         expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
         came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
     if field.accepts_text:
-        typed, expected = (
-            typed | _is_number_as_text(kind, field),
-            f"{expected}, or a string that contains one",
-        )
+        typed = typed | _is_number_as_text(kind, field)
+        expected = f"{expected}, or a string that contains one"
     must = F.lit(f"{field.name} must be {expected}, not ")
     found = as_written(field.path)
     wrong = reason("wrong_type", field.column, with_value(F.concat(must, came), found))

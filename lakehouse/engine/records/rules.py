@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse.common.errors import SettingsError, first_line
-from lakehouse.engine.records.fields import SPARK_TYPES
+from lakehouse.streams.column_types import SPARK_TYPES
 from lakehouse.streams.definition import Rule, Source
 
 _ANALYSES: tuple[Callable[[DataFrame, Column], DataFrame], ...] = (

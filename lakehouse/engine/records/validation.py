@@ -33,6 +33,7 @@ from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
 from lakehouse.storage.spark.kept import Kept
 from lakehouse.storage.tables import shifted
+from lakehouse.streams.column_types import SPARK_TYPES
 from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, FieldType
 from lakehouse.streams.definition import Source
 
@@ -66,9 +67,7 @@ def clean_schema(contract: Contract) -> StructType:
     `kafka_timestamp` is Kafka's timestamp, null if it is not a time. `ingested_at` is the landing time.
     `admitted` describes a replay's admission (ADMITTED), null if the record was accepted when it landed.
     """
-    columns = [
-        StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
-    ]
+    columns = [StructField(field.column, SPARK_TYPES[field.type], nullable=True) for field in contract.fields]
     return (
         StructType(columns)
         .add("event_time", "timestamp")

@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic import Field as Key
@@ -14,6 +13,7 @@ from pydantic import Field as Key
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.quantities import parse_duration_s
 from lakehouse.common.readable import parse_moment
+from lakehouse.common.zones import is_zone
 from lakehouse.settings.fields import CENTURY_S, moment
 from lakehouse.streams.contract import MOST_PLACES, Field, FieldType, KeyForm, Mark
 from lakehouse.streams.definition import header_of
@@ -76,10 +76,8 @@ def _check_window(text: str) -> str:
 
 
 def _check_zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        raise ValueError("expected an IANA time zone, such as Europe/Berlin") from None
+    if not is_zone(name):
+        raise ValueError("expected an IANA time zone, such as Europe/Berlin")
     return name
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from lakehouse.storage.spark.columns import Columns
+from lakehouse.streams.column_types import DECIMAL, SPARK_TYPES
 from lakehouse.streams.contract import MOST_MAGNITUDE
 from lakehouse.streams.definition import (
     Comparison,
@@ -58,22 +59,14 @@ from lakehouse.streams.messages.layout import (
 from lakehouse.streams.transforms import aggregates as functions
 from lakehouse.streams.transforms import statistics
 from lakehouse.streams.transforms.aggregated import ROW_COUNT, STATE, AggregatedRows
-from lakehouse.streams.transforms.aggregates import EXACT, LONG, STRING, TIME, Aggregate
+from lakehouse.streams.transforms.aggregates import LONG, STRING, TIME, Aggregate
 from lakehouse.streams.window_lengths import WindowLength, window_length
 
-_TYPES: Mapping[FieldType, DataType] = {
-    FieldType.STRING: STRING,
-    FieldType.LONG: LONG,
-    FieldType.DOUBLE: functions.DOUBLE,
-    FieldType.DECIMAL: EXACT,
-    FieldType.BOOLEAN: functions.BOOLEAN,
-    FieldType.JSON: STRING,
-}
 _NAMES = {
     FieldType.STRING: "a string",
     FieldType.LONG: "a 64-bit integer",
     FieldType.DOUBLE: f"a number from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}",
-    FieldType.DECIMAL: f"a {EXACT.simpleString()}",
+    FieldType.DECIMAL: f"a {DECIMAL.simpleString()}",
     FieldType.BOOLEAN: "a boolean",
 }
 _OF_KEYS = (STRING, LONG)
@@ -148,8 +141,8 @@ def sql(name: str, records: str | Records, *, tables: Aggregates | Sequence[Aggr
                     f"tables[{place}].by: an earlier table declares field {one.name} differently: declare it "
                     "once, in `fields`"
                 )
-    types = {one.column: _TYPES[one.type] for one in (*keys.values(), *given.also)}
-    fields = {one.name: one for one in (*keys.values(), *given.also)}
+    types = {one.column: SPARK_TYPES[one.type] for one in (*keys.values(), *given.also)}
+    fields = {**keys, **named}
     made = [_Table.of(name, place, table, types, fields) for place, table in enumerate(every)]
     source = source_of(
         name, records, keys.values(), rules=lambda: tuple(rule for one in made for rule in one.rules())
@@ -183,7 +176,7 @@ class _Table:
         _check_select(at, declared, types)
         if declared.length is not None and "window_start" in map(str.lower, types):
             raise ValueError(f"{at}.length: assign the field with the column window_start to another column")
-        every = {**types, **{name: _TYPES[one.type] for name, one in declared.select.items()}}
+        every = {**types, **{name: SPARK_TYPES[one.type] for name, one in declared.select.items()}}
         by = dict(_keys(at, declared, fields))
         for column in by:
             if every[column] not in _OF_KEYS:
@@ -338,7 +331,7 @@ def _window(at: str, declared: Aggregates) -> WindowLength | None:
 
 
 def _value(column: str, type_: DataType) -> Value:
-    if type_ == EXACT:
+    if type_ == DECIMAL:
         return Exact(column)
     return Millis(column) if type_ == TIME else Plain(column)
 
@@ -406,5 +399,5 @@ def _fitting(found: Column, type_: FieldType) -> Column:
 
     As in a contract, NaN and infinities do not fit in a double.
     """
-    kept = found.try_cast(_TYPES[type_])
+    kept = found.try_cast(SPARK_TYPES[type_])
     return F.when(F.abs(kept) <= MOST_MAGNITUDE, kept) if type_ is FieldType.DOUBLE else kept

@@ -36,7 +36,7 @@ from lakehouse.streams.kinds.records import (
 )
 from lakehouse.streams.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.streams.transforms import decimals
-from lakehouse.streams.transforms.windows import Tumbling
+from lakehouse.streams.transforms.windows import WINDOW_COLUMNS, Tumbling
 from lakehouse.streams.window_lengths import window_length
 
 _ON_THE_WAY = ("coming", "more", "recomputed", "standing")
@@ -134,8 +134,7 @@ class _Sums:
         """One row per key and window."""
         return described(
             *((name, "string", "Part of the key by which amounts are grouped.") for name in self.windows.by),
-            ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
-            ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
+            *WINDOW_COLUMNS,
             (self.total, decimals.TYPE, "Sum of the amounts; null if it does not fit in decimal(38,9)."),
             ("count", "long", "Number of amounts, at least one."),
         )

@@ -21,7 +21,7 @@ from lakehouse.streams.transforms.aggregates import (
     state_of_rows,
     state_type,
 )
-from lakehouse.streams.transforms.windows import Tumbling
+from lakehouse.streams.transforms.windows import WINDOW_COLUMNS, Tumbling
 from lakehouse.streams.window_lengths import WindowLength
 
 STATE = "state"
@@ -59,13 +59,9 @@ class AggregatedRows:
     @cached_property
     def schema(self) -> StructType:
         """One row per key, or per key and window. Only merges need the last column."""
-        times = (
-            ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
-            ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
-        )
         return described(
             *((name, type_, "Part of the key by which rows are grouped.") for name, type_ in self.by.items()),
-            *(times if self.window is not None else ()),
+            *(WINDOW_COLUMNS if self.window is not None else ()),
             *((name, one.type, one.comment) for name, one in self.aggregates.items()),
             (STATE, state_type(self.parts), "The state of the aggregates, for merges."),
         )

@@ -26,7 +26,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DecimalType,
     DoubleType,
     IntegerType,
     LongType,
@@ -37,11 +36,10 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.common.nearest import no_such
+from lakehouse.streams.column_types import DECIMAL
 from lakehouse.streams.transforms import decimals, statistics
 
 LONG, DOUBLE, STRING, BOOLEAN, TIME = LongType(), DoubleType(), StringType(), BooleanType(), TimestampType()
-EXACT = DecimalType(38, 9)
-"""The types of columns. Sums of whole numbers and decimals are exact."""
 QUANTILE_K = 800
 """The size of a sketch for percentiles, which is exact up to this number of values."""
 
@@ -163,8 +161,8 @@ def _total_of(column: str) -> Part:
     name = f"total_{column}"
     return Part(
         name,
-        EXACT,
-        lambda: decimals.total(F.coalesce(F.col(column).cast(EXACT), F.lit(0).cast(EXACT))),
+        DECIMAL,
+        lambda: decimals.total(F.coalesce(F.col(column).cast(DECIMAL), F.lit(0).cast(DECIMAL))),
         lambda a, b: decimals.added(a[name], b[name]),
         is_total=True,
     )
@@ -260,8 +258,8 @@ def _count_distinct(column: str, type_: DataType, _argument: str | None) -> Aggr
 
 def _sum(column: str, _type: DataType, _argument: str | None) -> Aggregate:
     part = _total_of(column)
-    comment = f"Sum of {column}; null if it does not fit in {EXACT.simpleString()}."
-    return Aggregate(EXACT, comment, (part,), lambda s: s[part.name])
+    comment = f"Sum of {column}; null if it does not fit in {DECIMAL.simpleString()}."
+    return Aggregate(DECIMAL, comment, (part,), lambda s: s[part.name])
 
 
 def _avg(column: str, type_: DataType, _argument: str | None) -> Aggregate:
@@ -272,10 +270,10 @@ def _avg(column: str, type_: DataType, _argument: str | None) -> Aggregate:
     total, count = _total_of(column), _count_of(column)
     comment = f"Mean of {column}, rounded half up; null if no row has a value, or if the sum does not fit."
     return Aggregate(
-        EXACT,
+        DECIMAL,
         comment,
         (total, count),
-        lambda s: F.try_divide(s[total.name], s[count.name]).cast(EXACT),
+        lambda s: F.try_divide(s[total.name], s[count.name]).cast(DECIMAL),
     )
 
 
@@ -284,8 +282,7 @@ def _deviation(of: str) -> _Maker:
         part = _moments_of(column)
 
         def value(state: State) -> Column:
-            moments = state[part.name]
-            variance = F.when(moments["n"] > 1, moments["m2"] / (moments["n"] - 1))
+            variance = _variance(state[part.name])
             return variance if of == "variance" else F.sqrt(variance)
 
         what = "variance" if of == "variance" else "standard deviation"
@@ -299,10 +296,13 @@ def _slack(part: Part, of: str) -> Callable[[State], Column]:
     def slack(state: State) -> Column:
         moments = state[part.name]
         size = F.greatest(F.abs(moments["least"]), F.abs(moments["greatest"]))
-        variance = F.when(moments["n"] > 1, moments["m2"] / (moments["n"] - 1))
-        return statistics.rounding(moments["n"], size, F.sqrt(variance))[of]
+        return statistics.rounding(moments["n"], size, F.sqrt(_variance(moments)))[of]
 
     return slack
+
+
+def _variance(moments: Column) -> Column:
+    return statistics.sample_variance(moments["n"], moments["m2"])
 
 
 def _extreme(function: str) -> _Maker:
@@ -399,10 +399,10 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "collect_set": _collect,
 }
 _WITH_ARGUMENT = {"approx_percentile": ", 0.95", "collect_set": ", 10"}
-_NUMBERS = (EXACT, LONG, DOUBLE)
+_NUMBERS = (DECIMAL, LONG, DOUBLE)
 _ACCEPTED: Mapping[str, tuple[tuple[DataType, ...], str]] = {
     "sum": (
-        (EXACT, LONG),
+        (DECIMAL, LONG),
         (
             "only the sum of decimals and whole numbers is the same in any order: declare the column with "
             "type decimal (and `scale`, to round it)"

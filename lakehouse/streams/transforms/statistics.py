@@ -101,9 +101,14 @@ def pairwise(
     return mean_a + delta * (n_b / n), m2_a + m2_b + delta * delta * (n_a / n) * n_b
 
 
+def sample_variance(count: Column, m2: Column) -> Column:
+    """Return the sample variance of a group, or null for a single value."""
+    return F.when(count > 1, m2 / (count - 1))
+
+
 def derived() -> dict[str, Column]:
     """Return the columns that users read, derived from the state columns of a frame."""
-    variance = F.when(F.col("count") > 1, F.col("m2") / (F.col("count") - 1))
+    variance = sample_variance(F.col("count"), F.col("m2"))
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
     return {"variance": variance, "stddev": F.sqrt(variance)} | {

@@ -27,6 +27,11 @@ from lakehouse.streams.transforms import statistics
 from lakehouse.streams.window_lengths import Seconds, WindowLength
 
 _MINUTE = Seconds(60)
+WINDOW_COLUMNS = (
+    ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
+    ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
+)
+"""The columns of a window, with their types and catalog comments."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,7 @@ class StatisticsWindows:
         """One row per group and window. Only merges need the last columns."""
         window = described(
             *((name, "string", "Part of the key by which values are grouped.") for name in self.windows.by),
-            ("window_start", "timestamp", "Start of the window in event time, UTC (inclusive)."),
-            ("window_end", "timestamp", "End of the window in event time, UTC (exclusive)."),
+            *WINDOW_COLUMNS,
         )
         state = described(
             ("last_event_time", "timestamp", "Latest event time of the values, UTC."),
