@@ -1,7 +1,7 @@
 """Conditions that must hold at the end of a story and at its checks; each difference is a line of text.
 
     compare  records, letters, gold, topics, Redis and PostgreSQL match the oracles (`compare`)
-    audit    the audit reports exactly the differences
+    audit    the audit reports exactly the differences, and an audit of a part those in this part
     final    a window that was sent as final stays final, unless a copy has since replaced the lake
     rebuild  rebuilding silver changes nothing
 
@@ -19,8 +19,13 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from lakehouse.common.errors import LakehouseError
+from lakehouse.operations.audit import Check as Checked
 from lakehouse.operations.audit import audit
+from lakehouse.operations.audit.landing import check_landing
+from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.storage.tables import from_micros
+from tests.oracles.records import Place
 from tests.simulation import compare
 from tests.simulation.actions import Action
 from tests.simulation.repairs import RebuildGold, RebuildSilver
@@ -87,9 +92,44 @@ def _compared(world: World) -> list[str] | None:
     own = [one for one in wrong if not one.is_left]
     found = [] if world.foreign else [str(one) for one in own[:_SHOWN]]
     found += compare.disagreements(wrong, report, compare.altered(world.life, world.stream))[:_SHOWN]
+    with world.shared.timed("check: audit of a part"):
+        found += [*_in_part(world, report.checks)][:_SHOWN]
     if world.form == "windows":
         found += _final(world)
     return found
+
+
+def _in_part(world: World, whole: Sequence[Checked]) -> Iterator[str]:
+    """Audit the records that landed in the later half of the story, and yield what this audit gets wrong.
+
+    It must name the same records as the whole audit does, of those in the part. If another writer has changed
+    a row outside the part, records with its id can differ in the part as well.
+    """
+    named, access = _named(whole), world.settings.kafka.access
+    for source in world.stream.sources:
+        own = {one.place for one in world.life.sent if one.source == source.table}
+        landed = {place: at for place, at in world.life.landed.items() if place in own}
+        if not landed:
+            continue
+        since_us = sorted(landed.values())[len(landed) // 2]
+        since, topic = from_micros(since_us), world.settings.topic(source.topic)
+        checks = [
+            *check_landing(world.lake, world.stream, source, topic, access, since=since),
+            *check_records(world.lake, world.stream, source, since),
+        ]
+        found = _named(checks)
+        due = {place for place in named if landed.get(place, 0) >= since_us}
+        yield from (f"the audit of a part does not name {place}" for place in sorted(due - found))
+        if not world.foreign:
+            yield from (f"a false alarm of the audit of a part: {place}" for place in sorted(found - named))
+            unnamed = [one for one in checks if one.differences and not one.examples]
+            yield from (f"a false alarm of the audit of a part: {one}" for one in unnamed)
+
+
+def _named(checks: Sequence[Checked]) -> set[Place]:
+    """Return the coordinates of the records that checks name."""
+    keys = [one.key for check in checks if check.name in {"landed", "records"} for one in check.examples]
+    return {(key["topic"], key["partition"], key["offset"]) for key in keys if "offset" in key}
 
 
 def _mended(world: World) -> list[str]:

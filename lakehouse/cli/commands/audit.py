@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from lakehouse.cli.options import Format, FormatOption, StreamOption
 from lakehouse.common.errors import TableError
 from lakehouse.common.events import Kind, note
+from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ app = typer.Typer(add_completion=False)
 @app.command("audit")
 def audit_command(
     stream: StreamOption = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare only records that landed since this time with Kafka, silver and the dead letters: "
+            "90s, 1h, 7d, or ISO 8601 with an offset. Gold and the exports are compared completely."
+        ),
+    ] = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Compare every layer with the previous layer, row by row, and the exports with gold.
@@ -35,7 +43,8 @@ def audit_command(
     from lakehouse.storage.tables import open_lake
     from lakehouse.streams.registry import choose, read_settings
 
-    settings, console = read_settings(), Console()
+    settings, console, now = read_settings(), Console(), utc_now()
+    moment = None if since is None else parse_moment(since, now)
     streams = choose(stream or [], settings)
     progress = Console(stderr=True)
 
@@ -46,7 +55,7 @@ def audit_command(
 
     with recorded(settings.lake, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
         refuse_unfinished(lake)
-        report = audit(lake, streams, settings, utc_now(), on_check)
+        report = audit(lake, streams, settings, now, on_check, since=moment)
         if not report.checks:
             raise TableError(
                 f"no table of {', '.join(one.name for one in streams)} exists in {lake.root} yet"

@@ -48,8 +48,13 @@ def audit(
     settings: Settings,
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
+    *,
+    since: datetime | None = None,
 ) -> Report:
     """Run all checks for the streams and return the report. A check that finds differences is repeated once.
+
+    With `since` (UTC), the checks `landed` and `records` compare only records that landed then or later. The
+    other checks always compare everything.
 
     Tables that do not exist yet are skipped. A table that cannot be read safely, for example because it is
     damaged, counts as a difference, and later checks of its stream can be skipped. If all tables are small,
@@ -62,7 +67,7 @@ def audit(
         found = []
         own = replace(lake, spark=lake.spark.newSession())  # has its own execution settings
         with executing_for(own.spark, amounts[stream.name]), suppress(TableError):  # reported by `files`
-            for subject, look in _looks(own, stream, settings, now):
+            for subject, look in _looks(own, stream, settings, now, since=since):
                 for check in _made(subject, look):
                     on_check(check)
                     found.append(check)
@@ -82,7 +87,9 @@ def _amount(lake: Lake, stream: Stream) -> Amount:
         return Amount.MANY
 
 
-def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Iterator[tuple[Compared, _Look]]:
+def _looks(
+    lake: Lake, stream: Stream, settings: Settings, now: datetime, *, since: datetime | None
+) -> Iterator[tuple[Compared, _Look]]:
     def about(name: str, subject: str) -> Compared:
         return Compared(stream.name, name, subject)
 
@@ -92,10 +99,11 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
         name = source.table
         if lake.exists("bronze", name):
             topic = settings.topic(source.topic)
-            look = partial(check_landing, lake, stream, source, topic, access)
+            look = partial(check_landing, lake, stream, source, topic, access, since=since)
             yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
-                yield about("records", f"silver.{name}"), partial(check_records, lake, stream, source)
+                look = partial(check_records, lake, stream, source, since)
+                yield about("records", f"silver.{name}"), look
     for table in stream.gold:
         kept = (table, *table.sides)
         if not all(lake.exists("gold", one.name) for one in kept):

@@ -6,6 +6,7 @@ Records are compared in key, value, headers and timestamp.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -13,29 +14,49 @@ from pyspark.sql import functions as F
 from lakehouse.engine.ops_tables import retained
 from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
 from lakehouse.engine.progress.positions import begun_in, offsets_in, sources_in
+from lakehouse.operations.audit.records import landed_since, part_of
 from lakehouse.operations.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.offsets import offset_ranges
 from lakehouse.storage.spark.kafka_source import WholeTopic
-from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Contract, Source, Stream
 
 Ranges = Mapping[int, tuple[int, int]]
 
 
-def check_landing(lake: Lake, stream: Stream, source: Source, topic: str, access: KafkaAccess) -> list[Check]:
-    """Compare the source's topic with bronze, record by record."""
+def check_landing(
+    lake: Lake,
+    stream: Stream,
+    source: Source,
+    topic: str,
+    access: KafkaAccess,
+    *,
+    since: datetime | None = None,
+) -> list[Check]:
+    """Compare the source's topic with bronze, record by record.
+
+    With `since` (UTC), each partition is compared from the first offset that landed then or later.
+    """
     return WholeTopic(lake.spark, access, topic).asked(
-        lambda records: _check(lake, stream, source, records, offset_ranges(access, topic))
+        lambda records: _check(lake, stream, source, records, offset_ranges(access, topic), since=since)
     )
 
 
-def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, ranges: Ranges) -> list[Check]:
+def _check(
+    lake: Lake,
+    stream: Stream,
+    source: Source,
+    records: WholeTopic,
+    ranges: Ranges,
+    *,
+    since: datetime | None,
+) -> list[Check]:
     topic = records.name
     query = f"bronze.{source.table}"
-    subject = Compared(stream.name, "landed", f"{topic} → {query}")
+    subject = Compared(stream.name, "landed", f"{topic} → {query}{part_of(since)}")
     noted = tables.transactions(lake.spark, lake.path("bronze", source.table))
     read = _read_up_to(noted, query, topic)
     beyond = [
@@ -51,10 +72,14 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
     taken = retained.taken_of(lake, "bronze", source.table)
     gone = {one.partition: one.last + 1 for one in taken.gone if one.topic == topic}
     begun = begun_in(noted, query, topic)
-    firsts = {n: max(first, gone.get(n, 0), begun.get(n, 0)) for n, (first, _) in ranges.items()}
+    bronze = taken.filter_kept(lake.read("bronze", source.table)).where(landed_since(since))
+    of_topic = bronze.where(F.col("topic") == topic)
+    part = {} if since is None else read | {one.partition: one.first for one in ranges_of(of_topic)}
+    firsts = {
+        n: max(first, gone.get(n, 0), begun.get(n, 0), part.get(n, 0)) for n, (first, _) in ranges.items()
+    }
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
-    bronze = taken.filter_kept(lake.read("bronze", source.table))
-    landed = _counted(bronze.where(F.col("topic") == topic))
+    landed = _counted(of_topic)
     losses = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     lost = losses.orderBy("partition", "first_offset").collect()
     left_out = [

@@ -6,10 +6,14 @@ record of a resent dead letter is not in silver, but the record that replaced it
 bronze is revalidated. Silver rows are compared in every column, and dead letters by status. Rows from an
 unfinished silver micro-batch only need a record in bronze. Records that retention has deleted from bronze are
 skipped.
+
+If only a part is audited, the records that landed since a time, files of earlier landings are not read, but
+for the records with the same ids.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -32,8 +36,11 @@ _MORE = (RESENT, *CLOSED)
 _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
-def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
-    """Revalidate a source's bronze records, and compare the results with silver and the dead letters."""
+def check_records(lake: Lake, stream: Stream, source: Source, since: datetime | None = None) -> list[Check]:
+    """Revalidate a source's bronze records, and compare the results with silver and the dead letters.
+
+    With `since` (UTC), only records that landed then or later are compared.
+    """
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
     # Read the position before the tables. The tables then contain all rows up to the position.
@@ -45,11 +52,12 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     of_query = tables.read(spark, dead_path).where(F.col("job") == query)
     dead = without_leaving(of_query, query, version, bronze=bronze_path, clean=clean, dead=dead_path)
     taken = retained.taken_of(lake, "bronze", source.table)
-    books = _books(*map(taken.filter_kept, (finished, silver, dead))).persist()
+    in_part = landed_since(since)
+    books = _books(*(taken.filter_kept(rows.where(in_part)) for rows in (finished, silver, dead))).persist()
     try:
         wrong = books.select(*COORDINATES, _what().alias("what")).where("what IS NOT NULL")
         unknown = books.where("bronze = 0").join(
-            tables.read(spark, bronze_path), list(COORDINATES), "left_anti"
+            tables.read(spark, bronze_path).where(in_part), list(COORDINATES), "left_anti"
         )
         strange = unknown.select(*COORDINATES, F.lit("not in bronze").alias("what"))
         named = wrong.select(*COORDINATES).union(strange.select(*COORDINATES))
@@ -65,12 +73,23 @@ def check_records(lake: Lake, stream: Stream, source: Source) -> list[Check]:
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
             "open, {discarded:,} discarded{closed}; {in_flight:,} in an unfinished micro-batch"
         ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
-        subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
+        about = f"bronze.{source.table} = {query} + dead letters{part_of(since)}"
+        subject = Compared(stream.name, "records", about)
         notes = [note, *to_close, *taken.notes(), *_other_ids(lake, source)]
-        other = differing(lake, stream, source).join(named, list(COORDINATES), "left_anti")
+        other = differing(lake, stream, source, since).join(named, list(COORDINATES), "left_anti")
         return [subject.compared(totals["bronze"], [wrong, strange, other], notes)]
     finally:
         books.unpersist()
+
+
+def landed_since(since: datetime | None) -> Column:
+    """Return the condition that a record landed at a time (UTC) or later; None means any record."""
+    return F.lit(True) if since is None else F.col("ingested_at") >= F.lit(since)
+
+
+def part_of(since: datetime | None) -> str:
+    """Return the end of a check's subject that says which records are compared, or "" if all are."""
+    return "" if since is None else f", landed since {since:%F %T} UTC"
 
 
 def _other_ids(lake: Lake, source: Source) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -61,6 +63,22 @@ class Revalidation:
     def is_small(self) -> bool:
         """Whether bronze is so small that query planning takes most of the time."""
         return tables.amount_in(self._lake.spark, [self.paths.bronze]) is Amount.FEW
+
+    def landed(self, since: datetime | None) -> DataFrame:
+        """Return bronze's records, or only those that landed at a time (UTC) or later.
+
+        If records have ids, earlier records that a replay has admitted since then are included, because they
+        are compared with later ones in the order of their admission. All other records are then earlier.
+        """
+        spark, rows = self._lake.spark, tables.read(self._lake.spark, self.paths.bronze)
+        if since is None:
+            return rows
+        chosen, after = F.col("ingested_at") >= F.lit(since), F.col("admitted.after") >= F.lit(since)
+        if self._source.unique_by is not None:
+            kept = (self.paths.clean, self.paths.dead)
+            admitted = (tables.read(spark, path).where(~chosen & after).select(*_KEYS) for path in kept)
+            chosen |= within(runs_of(reduce(DataFrame.union, admitted).distinct()))
+        return rows.where(chosen)
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
         """Return the records that were not skipped with --skip, and the number of skipped records."""
@@ -182,14 +200,15 @@ class Revalidation:
         )
 
 
-def differing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
+def differing(lake: Lake, stream: Stream, source: Source, since: datetime | None = None) -> DataFrame:
     """Return the records whose silver row or dead letter differs from the result of revalidating bronze.
 
-    The grain is one row per record, and the key is its coordinates. `what` describes the difference. Nothing
-    is written.
+    The grain is one row per record, and the key is its coordinates. `what` describes the difference. With
+    `since` (UTC), only records that landed then or later are validated; silver's rows and the dead letters of
+    earlier records with the same ids count as they are. Nothing is written.
     """
     again = Revalidation(lake, stream, source)
-    landed = tables.read(lake.spark, again.paths.bronze)
+    landed = again.landed(since)
     ranges = ranges_of(landed)
     landed, _ = again.without_skipped(landed, ranges)
     stands = F.col("_standing").isNotNull()
