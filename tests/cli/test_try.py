@@ -135,6 +135,7 @@ tables = [{ by = "shop", aggregates = { sales = "count(*)" } }]
     }
 
 
+@pytest.mark.soak
 def test_files_of_several_topics_and_a_clock_that_moves_on(run: Try) -> None:
     call = {"user1": "ann", "user2": "bob", "timestamp": START_MS}
     Path("a.jsonl").write_text(lines(call | {"analytics": "busy"}))

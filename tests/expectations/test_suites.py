@@ -30,10 +30,11 @@ CASES: dict[str, Case] = {
 LIKE_ANOTHER = {
     *("bronze.transactions", "bronze.sales_events", "bronze.call_metrics", "bronze.call_analytics"),
     *("silver.metrics_events", "silver.sales_events", "silver.call_metrics"),
+    "gold.metrics_summary_10m",
 }
 """Tables whose suites resemble that of another stream; make soak checks these, too."""
 STEPS = [
-    pytest.param(table, name, id=f"{table}: {name}")
+    pytest.param(table, name, id=f"{table}: {name}", marks=pytest.mark.soak if table in LIKE_ANOTHER else ())
     for table, case in CASES.items()
     for name in case.bad
     if table.startswith("gold.") and name in steps_of(table)

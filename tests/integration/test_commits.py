@@ -78,7 +78,7 @@ def feed_of(spark: SparkSession, table: str, version: int) -> list[tuple[str, in
     return sorted((row["_change_type"], row.k, row.v) for row in changes.collect())
 
 
-@pytest.mark.parametrize("files", [2, 20])
+@pytest.mark.parametrize("files", [pytest.param(2, marks=pytest.mark.soak), 20])
 def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
     spark: SparkSession, table: str, files: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
     ]
 
 
-@pytest.mark.parametrize("files", [2, 20])
+@pytest.mark.parametrize("files", [pytest.param(2, marks=pytest.mark.soak), 20])
 def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
     spark: SparkSession, table: str, files: int
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_condition_with_whole_numbers_leaves_the_files_that_may_have_them(
     assert commit.candidates(None).rows == 40
 
 
-@pytest.mark.parametrize("files", [2, 20])
+@pytest.mark.parametrize("files", [pytest.param(2, marks=pytest.mark.soak), 20])
 def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:

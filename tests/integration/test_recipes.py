@@ -31,6 +31,7 @@ LONG = {
     "Deletions from Debezium",
     "Keep thirty days",
     "Late records",
+    "Sums in five-minute windows",
     "Fix a rule",
     "A notification at a threshold",
     "Percentiles in windows",

@@ -57,6 +57,7 @@ def rows(settings: Settings) -> dict[str, dict[str, Any]]:
     return {row["shop"]: row for row in pipeline.rows_of(settings, "gold.tills_by_shop")}
 
 
+@pytest.mark.soak
 def test_a_new_aggregate_is_refused_until_a_rebuild_has_computed_it(
     lake: Lake, lake_settings: Settings
 ) -> None:

@@ -132,6 +132,7 @@ def other_rules(tmp_path: Path) -> Iterator[None]:
     zoneinfo.ZoneInfo.clear_cache()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("other_rules")
 def test_a_recomputed_week_is_complete_if_python_knows_other_rules_of_its_zone(
     spark: SparkSession, lake_settings: Settings

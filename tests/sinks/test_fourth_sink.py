@@ -26,6 +26,7 @@ def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield module
 
 
+@pytest.mark.soak
 def test_the_sink_of_the_page_has_what_gold_has_and_is_filled_again(
     spark: SparkSession, lake_settings: Settings, sqlite: Any, tmp_path: Path
 ) -> None:

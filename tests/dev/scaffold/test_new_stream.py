@@ -367,6 +367,7 @@ AS_TEXT = [
 NO_PRICE, NO_QTY = AS_TEXT[0] | {"price": "NaN"}, AS_TEXT[1] | {"qty": "a few", "discount": ""}
 
 
+@pytest.mark.soak
 def test_the_tests_of_a_package_of_aggregates_of_numbers_as_text_hold(make: Make, case: Case) -> None:
     ended = make("orders", "--python", "--kind", "sql", "--sample", "s", s=[NO_PRICE, *AS_TEXT, NO_QTY])
 

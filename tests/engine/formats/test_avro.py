@@ -169,6 +169,7 @@ EACH = [
 ]
 
 
+@pytest.mark.soak
 def test_each_type_is_taken_by_each_type_of_a_contract_that_holds_it(spark: SparkSession) -> None:
     cases = []
     for type_, value, _ in EACH:

@@ -148,7 +148,12 @@ KEYS: dict[str, list[tuple[bytes | None, Judged]]] = {
 }
 
 
-@pytest.mark.parametrize("form", KEYS)
+COMMON = {"text", "json:id", "long"}
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(one, marks=() if one in COMMON else pytest.mark.soak) for one in KEYS]
+)
 def test_a_key_is_read_in_its_form(spark: SparkSession, form: str) -> None:
     source = replace(FLAT, deletion_key=form)
 

@@ -137,7 +137,10 @@ def test_a_table_whose_creation_was_not_on_the_disk_is_created_again(spark: Spar
     assert numbers(spark, path) == [0]
 
 
-@pytest.mark.parametrize(("what", "how"), [("the newest commit", "empty"), ("its data file", "cut off")])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [("the newest commit", "empty"), pytest.param("its data file", "cut off", marks=pytest.mark.soak)],
+)
 def test_what_later_commits_build_on_is_refused_by_name_and_nothing_is_changed(
     spark: SparkSession, lake: Lake, path: str, what: str, how: str
 ) -> None:
@@ -159,8 +162,8 @@ def test_what_later_commits_build_on_is_refused_by_name_and_nothing_is_changed(
     ("name", "how"),
     [
         ("00000000000000000003.checkpoint.parquet", "empty"),
-        ("00000000000000000003.checkpoint.parquet", "cut off"),
-        ("_last_checkpoint", "empty"),
+        pytest.param("00000000000000000003.checkpoint.parquet", "cut off", marks=pytest.mark.soak),
+        pytest.param("_last_checkpoint", "empty", marks=pytest.mark.soak),
     ],
 )
 def test_a_checkpoint_that_cannot_be_read_is_removed_because_its_commits_are_there(

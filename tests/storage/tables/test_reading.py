@@ -62,7 +62,7 @@ def changes_since(spark: SparkSession, path: str, position: Position | None) -> 
     [
         pytest.param("", [0, 1, 2, 3], id="nothing", marks=pytest.mark.soak),
         pytest.param("UPDATE {} SET n = 9 WHERE n = 1", [0, 2, 3, 9], id="an update"),
-        pytest.param("OPTIMIZE {}", [0, 1, 2, 3], id="compaction"),
+        pytest.param("OPTIMIZE {}", [0, 1, 2, 3], id="compaction", marks=pytest.mark.soak),
         pytest.param(
             "ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], id="another schema", marks=pytest.mark.soak
         ),
@@ -150,8 +150,12 @@ def test_rows_read_are_those_of_a_version_whatever_is_written_later(
         pytest.param((), id="appends"),
         pytest.param(("UPDATE {} SET n = 9 WHERE n = 1", "DELETE FROM {} WHERE n = 2"), id="changes"),
         pytest.param(("DELETE FROM {} WHERE n < 2",), id="whole files that leave"),
-        pytest.param(("OPTIMIZE {}", "ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')"), id="no change"),
-        pytest.param(("ALTER TABLE {} ADD COLUMN word string",), id="another schema"),
+        pytest.param(
+            ("OPTIMIZE {}", "ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')"),
+            id="no change",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(("ALTER TABLE {} ADD COLUMN word string",), id="another schema", marks=pytest.mark.soak),
     ],
 )
 def test_changes_between_versions_are_those_that_delta_reads(

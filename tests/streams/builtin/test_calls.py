@@ -328,7 +328,9 @@ def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     assert [row["status"] for row in pipeline.rows_of(lake_settings, GOLD)] == ["closed"]
 
 
-@pytest.mark.parametrize(("rests", "is_due"), [(0, True), (1_000_000, False)])
+@pytest.mark.parametrize(
+    ("rests", "is_due"), [(0, True), pytest.param(1_000_000, False, marks=pytest.mark.soak)]
+)
 def test_closing_rests_for_longer_than_it_has_worked(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, rests: int, is_due: bool
 ) -> None:
