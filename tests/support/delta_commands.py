@@ -14,12 +14,12 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
+from tests.support.outputs import KEYS
 from tests.support.pipeline import Row, path_of, rows_of
 from tests.support.streams import STREAMS
 
 COORDINATES = ("topic", "partition", "offset")
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
-GOLD = {f"gold.{table.name}": table for stream in STREAMS for table in stream.tables}
 
 Key = tuple[Any, ...]
 
@@ -33,7 +33,8 @@ _VACUUM = {
 
 def keys_of(table: str) -> tuple[str, ...]:
     """Return the columns of a table's key."""
-    return GOLD[table].keys if table in GOLD else COORDINATES
+    layer, _, name = table.partition(".")
+    return KEYS[name] if layer == "gold" else COORDINATES
 
 
 def key_of(table: str, row: Mapping[str, Any]) -> Key:
