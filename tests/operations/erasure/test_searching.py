@@ -82,9 +82,9 @@ def test_a_uuid_is_found_in_every_form(value: bytes) -> None:
 def test_the_beginning_of_another_long_id_is_only_perhaps_a_find() -> None:
     ids = "https://example.org/people/000001\n"
 
-    assert found(ids, b'{"user":"https://example.org/people/00000"}', b"https://example.org/people/000002") == [
-        (0, 1, False)
-    ]
+    assert found(
+        ids, b'{"user":"https://example.org/people/00000"}', b"https://example.org/people/000002"
+    ) == [(0, 1, False)]
 
 
 def test_a_short_id_is_only_compared_with_whole_values() -> None:
