@@ -54,12 +54,19 @@ def _within(array: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return _is_string(kind) or pa.types.is_fixed_size_binary(kind) or any(is_kind(kind) for is_kind in kinds)
+    kinds = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return _is_string(kind) or any(is_kind(kind) for is_kind in kinds)
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return any(
+        is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
 
 
 def _values_of(array: pa.Array) -> Values:

@@ -130,9 +130,9 @@ def _inside(inner: bytes, depth: int) -> Iterator[int]:
     """Yield the numbers in bytes: as a message, and as a packed list of numbers."""
     if depth == _MOST_DEPTH:
         return
-    for read in (lambda: list(_fields(inner, depth + 1)), lambda: list(_list(inner))):
+    for numbers in (_fields(inner, depth + 1), _list(inner)):
         try:
-            yield from read()
+            yield from list(numbers)
         except (IndexError, ValueError):
             continue
 

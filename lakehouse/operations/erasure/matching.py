@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 LEAST_BYTES = 4
 """The length of the shortest sequence: a shorter one would occur in any file."""
 _TABLE_BITS = 20
-_FACTORS = {4: np.uint32(0x9E3779B1), 8: np.uint64(0x9E3779B97F4A7C15)}  # odd, from the golden ratio
+_FACTORS: dict[int, int] = {4: 0x9E3779B1, 8: 0x9E3779B97F4A7C15}  # odd, from the golden ratio
+_Windows = NDArray[np.unsignedinteger[Any]]
 
 
 class Matcher:
@@ -40,25 +42,26 @@ class _Group:
     def __init__(self, width: int, needles: set[bytes]) -> None:
         self._width = width
         self._type = np.dtype(f"<u{width}")
-        self._factor = _FACTORS[width]
-        self._shift = self._type.type(8 * width - _TABLE_BITS)
+        self._factor: Any = self._type.type(_FACTORS[width])
+        self._shift: Any = self._type.type(8 * width - _TABLE_BITS)
         self._needles = needles
         lengths = defaultdict[int, set[int]](set)
         for needle in needles:
             lengths[int.from_bytes(needle[-width:], "little")].add(len(needle))
         self._lengths = {window: tuple(sorted(found)) for window, found in lengths.items()}
-        self._windows = np.array(sorted(lengths), dtype=self._type)
+        self._windows: _Windows = np.array(sorted(lengths), dtype=self._type)
         self._table = np.zeros(1 << _TABLE_BITS, dtype=np.bool_)
         self._table[self._hashed(self._windows)] = True
 
-    def _hashed(self, windows: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
-        return (windows * self._factor) >> self._shift
+    def _hashed(self, windows: _Windows) -> _Windows:
+        hashed: _Windows = (windows * self._factor) >> self._shift
+        return hashed
 
     def find(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         width, windows = self._width, self._windows
         for shift in range(min(width, len(data) - width + 1)):
             found = np.frombuffer(data, self._type, (len(data) - shift) // width, shift)
-            places = np.flatnonzero(self._table[self._hashed(found)])
+            places = np.flatnonzero(self._table.take(self._hashed(found).astype(np.intp, copy=False)))
             if not len(places):
                 continue
             seen = found[places]

@@ -139,12 +139,11 @@ def _subjects(ids: Mapping[str, int]) -> Subjects:
         is_sure = all(map(_UUID.fullmatch, (text for text, line in ids.items() if line in lines)))
         needles.setdefault(one, Needle(lines, is_prefix_sure=is_sure))
     wholes = {one: lines for one, lines in texts.items() if len(one) < LEAST_BYTES}
-    for one, lines in numbers.items():
-        for encoded in _big_endian(one):
-            wholes[encoded] = wholes.get(encoded, frozenset()) | lines
     packed = defaultdict[bytes, Lines](frozenset)
-    for one, lines in numbers.items():
-        for encoded in (varint(one & (2**64 - 1)), varint(zigzag(one))):
+    for number, lines in numbers.items():
+        for whole in _big_endian(number):
+            wholes[whole] = wholes.get(whole, frozenset()) | lines
+        for encoded in (varint(number & (2**64 - 1)), varint(zigzag(number))):
             if len(encoded) >= _PACKED_BYTES:
                 packed[encoded] |= lines
     short = tuple(sorted(line for one, line in ids.items() if len(one.encode()) < LEAST_BYTES))

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from lakehouse.common.errors import SettingsError
 from lakehouse.operations.erasure.encoded import decoder
 from lakehouse.operations.erasure.lake import LAKE, LakeScan
+from lakehouse.operations.erasure.matching import LEAST_BYTES
 from lakehouse.operations.erasure.report import Book, Report, Searched
 from lakehouse.operations.erasure.searching import Search
 from lakehouse.operations.erasure.stores import search_store
-from lakehouse.operations.erasure.subjects import LEAST_BYTES, Subjects
+from lakehouse.operations.erasure.subjects import Subjects
 from lakehouse.operations.erasure.topics import KAFKA, search_topic
 from lakehouse.operations.maintenance.upkeep import least_kept, tasks
 from lakehouse.settings import Settings

@@ -31,7 +31,7 @@ def contents(url: str) -> Iterator[Stored]:
                 yield from _of_keys(client, chunk)
 
 
-def _of_keys(client: redis.Redis, names: list[bytes]) -> Iterator[Stored]:
+def _of_keys(client: Any, names: list[bytes]) -> Iterator[Stored]:
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
             pipeline.type(name)
@@ -54,7 +54,7 @@ def _of_keys(client: redis.Redis, names: list[bytes]) -> Iterator[Stored]:
             yield Stored(place, kind, part, found, until)
 
 
-def _parts(client: redis.Redis, name: bytes, kind: str) -> Iterator[tuple[str, list[bytes]]]:
+def _parts(client: Any, name: bytes, kind: str) -> Iterator[tuple[str, list[bytes]]]:
     """Yield the fields, members and values of a key, or nothing if it has expired in the meantime.
 
     Raises redis.ResponseError for a type that it cannot read.
@@ -76,7 +76,7 @@ def _parts(client: redis.Redis, name: bytes, kind: str) -> Iterator[tuple[str, l
         raise redis.ResponseError(f"a key has the type {kind}, which cannot be read")
 
 
-def _in_order(client: redis.Redis, name: bytes, kind: str) -> Iterator[tuple[str, list[bytes]]]:
+def _in_order(client: Any, name: bytes, kind: str) -> Iterator[tuple[str, list[bytes]]]:
     """Yield the elements of a list, or the fields and values of a stream's entries."""
     first, after = 0, b"-"
     while kind == "list" and (elements := client.lrange(name, first, first + _CHUNK - 1)):
