@@ -26,7 +26,7 @@ from tests.support import postgres_servers, redis_databases
 from tests.support.processes import ROOT
 from tests.support.streams import STREAMS
 
-REDIS_DATABASE = 13  # no other test file uses it
+REDIS_DATABASE = 4  # no other test file uses it
 ANNA, CAFE, NUMBER = "anna-4711", "café/4712", "4713000"
 IDS = f"nobody-1\n{ANNA}\n{CAFE}\n{NUMBER}\n"
 Place = Mapping[str, Any]

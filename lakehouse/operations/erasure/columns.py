@@ -28,7 +28,7 @@ def search_column(array: pa.Array, path: str, search: Search) -> Iterator[tuple[
         for child, name in children:
             yield from search_column(child, name, search)
     elif search.subjects.numbers and path.rpartition(".")[2] not in COUNTED:
-        yield path, _equal(array, search.subjects.numbers)
+        yield path, _equal(array, search)
 
 
 def _children(array: pa.Array, path: str) -> list[tuple[pa.Array, str]] | None:
@@ -82,8 +82,12 @@ def _values_of(array: pa.Array) -> Values:
     return Values(found, offsets - first, is_text)
 
 
-def _equal(array: pa.Array, numbers: Mapping[int, Lines]) -> Found:
-    found, wanted = Found(), _as_type(numbers, array.type)
+def _equal(array: pa.Array, search: Search) -> Found:
+    """Compare a column of numbers with the ids that are whole numbers."""
+    found, numbers = Found(), search.subjects.numbers
+    if array.type not in search.numbers_of:
+        search.numbers_of[array.type] = _as_type(numbers, array.type)
+    wanted = search.numbers_of[array.type]
     if wanted is not None and len(array):
         is_one = pc.fill_null(pc.is_in(array, value_set=wanted), fill_value=False)
         for at in pc.indices_nonzero(is_one).to_pylist():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from lakehouse.operations.erasure.encoded import Decoded
@@ -91,6 +92,8 @@ class Search:
     decoded: Callable[[bytes], Decoded | None] = lambda _value: Decoded()
     undecoded: int = 0
     """How many values begin with a schema's id, and could not be decoded."""
+    numbers_of: dict[pa.DataType, pa.Array | None] = field(default_factory=dict)
+    """The ids that are whole numbers, as arrays of the columns' types."""
 
     def __post_init__(self) -> None:
         self._packed = Matcher(self.subjects.packed)

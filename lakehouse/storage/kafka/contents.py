@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+from lakehouse.common.errors import ServiceError
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 from lakehouse.storage.kafka.offsets import ends_of, records_up_to
@@ -32,6 +33,8 @@ def _records(access: KafkaAccess, topic: str) -> Iterator[Any]:
     }
     with asking(access, {"topic": f"Read topic {topic}"}), closing(Consumer(access, **options)) as consumer:
         partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            raise ServiceError(f"the Kafka broker at {access} does not name the partitions of topic {topic}")
         consumer.assign(partitions)
         first, end = ends_of(consumer, partitions)
         for one in records_up_to(consumer, first, end):
