@@ -34,7 +34,7 @@ def erase() -> None:
 
 
 class Where(StrEnum):
-    """A place to search. Stores of installed packages cannot be searched."""
+    """A place to search. Sinks of installed packages are searched only together with everything else."""
 
     LAKE = "lake"
     REDIS = "redis"

@@ -24,20 +24,29 @@ _WINDOW = 4 * 1024 * 1024
 _BATCH_BYTES = 16 * 1024 * 1024
 _MOST_ROWS = 65_536
 _MAGIC = b"PAR1"
-_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"BZh": "bzip2"}
+_HIDDEN = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"PARE": "encrypted Parquet",
+    b"Obj\x01": "Avro container",
+    b"ORC": "ORC",
+}
+"""Formats whose content is compressed or encrypted, by their first bytes."""
 
 
-class PackedError(OSError):
-    """A compressed file, which is not searched."""
+class HiddenError(OSError):
+    """A compressed or encrypted file, which cannot be searched."""
 
 
 def search_file(files: Files, file: Stored, search: Search) -> Iterator[tuple[str, Hits]]:
     """Yield the finds in each part of a file. Raises OSError or an Arrow error if it cannot be read."""
     with files.open(file.path) as source:
         head = bytes(source.read(_WINDOW))
-        for magic, name in _PACKED.items():
+        for magic, name in _HIDDEN.items():
             if head.startswith(magic):
-                raise PackedError(f"it is compressed ({name}), and is not searched")
+                raise HiddenError(f"it is compressed or encrypted ({name}), and is not searched")
         if head.startswith(_MAGIC):
             yield from _parquet(source, search)
         elif looks_textual(head[: head.rfind(b"\n") + 1] or head):

@@ -2,8 +2,8 @@
 
 A find is certain if the id stands alone in a text. It is not certain if letters or digits adjoin the id, as
 in a longer name, or if few bytes were found in data that is not text. A whole number that adjoins another
-digit is a different number. A number that Delta or lakehouse wrote under the name of a size, a time, an
-offset or a version is never an id.
+digit is a different number, and a part of a UUID or digest is no id. Neither is a number that Delta or
+lakehouse wrote under the name of a size, a time, an offset or a version.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ _NUMBERED = re.compile(
     rb'|createdTime|epochId|lastUpdated|offset|partition|size)\\*"\s*:\s*\\*"?$'
 )
 """Matches a JSON key before a number that is a size, a time, a version or a coordinate."""
+_HEXADECIMAL_BYTES = 128
+_HEXADECIMAL = re.compile(
+    rb"(?<![0-9a-f])(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32,})(?![0-9a-f])", re.IGNORECASE
+)
 _TRUNCATED = re.compile('(?:\x7f|\ufffd|\U0010ffff)?(?:\\\\*"|\\Z)'.encode())
 """Matches the end of a truncated text in statistics. A maximum ends with a character above all others."""
 
@@ -56,6 +60,8 @@ def judged(needle: Needle, find: Find) -> bool | None:
     if needle.is_prefix_sure is not None:
         is_cut = _TRUNCATED.match(find.data, find.end, find.high) is not None
         return needle.is_prefix_sure if is_cut else None
+    if _is_in_hexadecimal(find):
+        return None
     if needle.is_number and (verdict := _of_number(find)) is not True:
         return verdict
     before, after = find.data[max(find.low, find.start - 1) : find.start], find.data[find.end : find.high][:1]
@@ -72,6 +78,15 @@ def looks_textual(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _is_in_hexadecimal(find: Find) -> bool:
+    """Return whether a find is a part of a UUID or a digest, such as those in names of files."""
+    first = max(find.low, find.start - _HEXADECIMAL_BYTES)
+    around = find.data[first : min(find.end + _HEXADECIMAL_BYTES, find.high)]
+    spans = (one.span() for one in _HEXADECIMAL.finditer(around))
+    start, end = find.start - first, find.end - first
+    return any(low <= start and end <= high and high - low > end - start for low, high in spans)
 
 
 def _of_number(find: Find) -> bool | None:

@@ -231,12 +231,17 @@ def test_what_cannot_be_read_is_out_of_reach(root: Path, searched: Callable[[], 
     write(root / "gold/t", {"n": [1]})
     (root / "gold/t/part-broken.parquet").write_bytes(b"PAR1 anna-4711 broken")
     (root / "old.json.gz").write_bytes(gzip.compress(b"anna-4711"))
+    (root / "secret.parquet").write_bytes(b"PARE encrypted PARE")
 
     report = searched()
 
     assert not report.is_proven
-    assert report.summary == "0 places; 2 out of reach; left out: redis, kafka"
-    assert [one.name for one in report.unread] == ["old.json.gz", "gold/t/part-broken.parquet"]
+    assert report.summary == "0 places; 3 out of reach; left out: redis, kafka"
+    assert [one.name for one in report.unread] == [
+        "old.json.gz",
+        "secret.parquet",
+        "gold/t/part-broken.parquet",
+    ]
 
 
 def test_a_file_that_vanishes_is_said_and_what_was_added_is_searched(

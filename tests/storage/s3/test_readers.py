@@ -133,7 +133,7 @@ def test_ids_are_found_in_the_same_places(
 
     there = found(lake)
     assert there == found(str(tmp_path / "disk"))
-    assert Counter(kind for _, kind, _, _ in there) == {"old version": 1, "log": 2, "checkpoint": 1}
+    assert Counter(kind for _, kind, _, _ in there) == {"old version": 1, "log": 1, "checkpoint": 1}
 
 
 def test_the_api_answers_from_gold_letters_and_ops(
