@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 100
 _MOST_LINES = 5
 
-app = typer.Typer(no_args_is_help=True, help="Show which places still have a person's data.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -54,10 +54,10 @@ def verify(
 ) -> None:
     """Search the lake, its stores and its topics for ids of people, and show where they are and until when.
 
-    Every file of the lake is read: data of all versions, change feeds, logs, checkpoints and checksums. Every
-    key in Redis, row in PostgreSQL and record in the topics is read. Nothing is written. Ids are never shown:
-    the report names their lines in the file. The exit code is 0 only if nothing was found and everything
-    could be read. JSON contains every place.
+    Every file of the lake is read: data of all versions, change feeds, logs, checkpoints and checksums. So
+    are the export's keys in Redis, its schema in PostgreSQL, and every record in the topics. Nothing is
+    written. Ids are never shown: the report names their lines in the file. The exit code is 0 only if nothing
+    was found and everything could be read. JSON contains every place.
     """
     from lakehouse.operations.erasure.subjects import subjects_in
     from lakehouse.operations.erasure.verifying import verify as verify_all
