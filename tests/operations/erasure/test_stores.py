@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,13 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import SinkKind, Stored
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
-OTHER = SinkKind("other", "Other", is_set=bool, require=print, make=print, audit=print)
+
+
+def unused(_: object) -> Any:
+    raise NotImplementedError
+
+
+OTHER = SinkKind("other", "Other", is_set=bool, require=unused, make=unused, audit=unused)
 
 
 def searched(kind: SinkKind, settings: Settings) -> Report:
