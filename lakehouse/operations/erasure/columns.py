@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +14,21 @@ from lakehouse.operations.erasure.judging import COUNTED
 from lakehouse.operations.erasure.searching import Found, Search, Values
 from lakehouse.operations.erasure.subjects import Lines
 
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+_WITHOUT_IDS = pa.types.is_null, pa.types.is_boolean, pa.types.is_temporal
+
 
 def search_column(array: pa.Array, path: str, search: Search) -> Iterator[tuple[str, Found]]:
     """Yield the path and the finds of a column, or of each column inside it.
 
-    Text and bytes are searched. Numbers are compared with the ids that are whole numbers. Values of other
-    types, such as times, are no ids.
+    Text and bytes are searched. Numbers are compared with the ids that are whole numbers. Truth values and
+    times are no ids. Raises TypeError for any other type.
     """
     kind = array.type
     if _is_bytes(kind):
@@ -27,8 +38,11 @@ def search_column(array: pa.Array, path: str, search: Search) -> Iterator[tuple[
     if children is not None:
         for child, name in children:
             yield from search_column(child, name, search)
-    elif search.subjects.numbers and path.rpartition(".")[2] not in COUNTED:
-        yield path, _equal(array, search)
+    elif _is_number(kind):
+        if search.subjects.numbers and path.rpartition(".")[2] not in COUNTED:
+            yield path, _equal(array, search)
+    elif not any(is_kind(kind) for is_kind in _WITHOUT_IDS):
+        raise TypeError(f"column {path} has the type {kind}, which is not searched")
 
 
 def _children(array: pa.Array, path: str) -> list[tuple[pa.Array, str]] | None:
@@ -39,16 +53,14 @@ def _children(array: pa.Array, path: str) -> list[tuple[pa.Array, str]] | None:
         return list(zip(array.flatten(), names, strict=True))
     if pa.types.is_map(kind):
         return [(_within(array, array.keys), f"{path}.key"), (_within(array, array.items), f"{path}.value")]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [(_within(array, array.values), path)]
-    if pa.types.is_fixed_size_list(kind):
+    if any(is_kind(kind) for is_kind in _LISTS):
         return [(array.flatten(), path)]
     inner = array.dictionary_decode() if pa.types.is_dictionary(kind) else getattr(array, "storage", None)
     return None if inner is None else [(inner, path)]
 
 
 def _within(array: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return the elements of a list or map, which can be a part of a longer array."""
+    """Return the elements of a map, which can be a part of a longer array."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return elements.slice(first, last - first)
 
@@ -61,6 +73,10 @@ def _is_bytes(kind: pa.DataType) -> bool:
         pa.types.is_fixed_size_binary,
     )
     return _is_string(kind) or any(is_kind(kind) for is_kind in kinds)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating))
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -97,15 +113,17 @@ def _equal(array: pa.Array, search: Search) -> Found:
 
 def _as_type(numbers: Mapping[int, Lines], kind: pa.DataType) -> pa.Array | None:
     """Return the numbers that a column of this type can contain, or None if there are none."""
-    if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
-        return None
-    fitting = [number for number in numbers if _fits(number, kind)]
-    return pa.array(fitting, pa.int64()).cast(kind) if fitting else None
+    fitting = [made for number in numbers if (made := _made(number, kind)) is not None]
+    return pa.array(fitting, kind) if fitting else None
 
 
-def _fits(number: int, kind: pa.DataType) -> bool:
+def _made(number: int, kind: pa.DataType) -> Any:
+    """Return the number as a value of the type, or None if the type cannot contain exactly this number."""
     try:
-        pa.scalar(number, pa.int64()).cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        if pa.types.is_decimal(kind):
+            made = pa.scalar(Decimal(number), kind).as_py()
+        else:
+            made = pa.scalar(float(number) if pa.types.is_floating(kind) else number, kind).as_py()
+        return made if int(made) == number else None
+    except (OverflowError, pa.ArrowInvalid):
+        return None

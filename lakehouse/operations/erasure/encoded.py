@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -23,21 +25,19 @@ _MOST_DEPTH = 40
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """The numbers in a value. An Avro field's number is certain; a Protobuf field has several readings."""
-
-    numbers: Mapping[int, bool] = field(default_factory=dict)
+Numbers = Mapping[int, bool]
+"""The whole numbers in a value, and whether each is certain: a Protobuf field has several readings."""
 
 
-def decoder(lake: str) -> Callable[[bytes], Decoded | None]:
+def decoder(lake: str) -> Callable[[bytes], Numbers | None]:
     """Return a function that decodes values with the schemas that a lake keeps.
 
-    The function returns None for a value that begins like one with a schema, and cannot be decoded.
+    The function returns None for a value that begins like one with a schema, and cannot be decoded. JSON text
+    needs no schema.
     """
 
     @cache
-    def schema_of(number: int) -> Callable[[bytes], Decoded] | None:
+    def schema_of(number: int) -> Callable[[bytes], Numbers] | None:
         found = files_of(lake).find(f"{_DIRECTORY}/{number}.json")
         if found is None:
             return None
@@ -46,13 +46,13 @@ def decoder(lake: str) -> Callable[[bytes], Decoded | None]:
         except (KeyError, RecursionError, TypeError, ValueError):
             return None
 
-    def decoded(value: bytes) -> Decoded | None:
+    def decoded(value: bytes) -> Numbers | None:
         number = int.from_bytes(value[1:_HEADER], "big", signed=True)
         if len(value) < _HEADER or number < 1:
-            return Decoded()
+            return {}
         read = schema_of(number)
         if read is None:
-            return Decoded() if len(value) == _LONG else None
+            return {} if len(value) == _LONG or _is_json(value[_HEADER:]) else None
         try:
             return read(value[_HEADER:])
         except Exception:  # noqa: BLE001 - whatever a decoder raises for bytes that its schema does not fit
@@ -61,7 +61,15 @@ def decoder(lake: str) -> Callable[[bytes], Decoded | None]:
     return decoded
 
 
-def _reader(schema: Registered | None) -> Callable[[bytes], Decoded] | None:
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (RecursionError, ValueError):
+        return False
+    return True
+
+
+def _reader(schema: Registered | None) -> Callable[[bytes], Numbers] | None:
     if schema is None or (schema.has_references and schema.kind == "AVRO"):
         return None
     if schema.kind == "AVRO":
@@ -70,12 +78,10 @@ def _reader(schema: Registered | None) -> Callable[[bytes], Decoded] | None:
         except ModuleNotFoundError:  # the extra `formats`
             return None
         parsed = parse_schema(json.loads(schema.text))
-        return lambda data: Decoded(
-            dict.fromkeys(_in(schemaless_reader(io.BytesIO(data), parsed, None)), True)
-        )
+        return lambda data: dict.fromkeys(_in(schemaless_reader(io.BytesIO(data), parsed, None)), True)
     if schema.kind == "PROTOBUF":
-        return lambda data: Decoded(dict.fromkeys(_fields(_message(data)), False))
-    return lambda _data: Decoded()  # JSON is text
+        return lambda data: dict.fromkeys(_fields(_message(data)), False)
+    return lambda _data: {}  # JSON is text
 
 
 def _in(value: Any) -> Iterator[int]:
@@ -86,8 +92,13 @@ def _in(value: Any) -> Iterator[int]:
     elif isinstance(value, list):
         for one in value:
             yield from _in(one)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        yield value
+    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        yield from _whole(value)
+
+
+def _whole(value: float | Decimal) -> Iterator[int]:
+    if math.isfinite(value) and value == (whole := int(value)):
+        yield whole
 
 
 def _message(data: bytes) -> bytes:
@@ -115,6 +126,7 @@ def _fields(data: bytes, depth: int = 0) -> Iterator[int]:
             if end > len(data):
                 raise ValueError("the message ends early")
             yield from (int.from_bytes(data[at:end], "little", signed=signed) for signed in (False, True))
+            yield from _whole(struct.unpack("<d" if kind == _FIXED64 else "<f", data[at:end])[0])
             at = end
         elif kind == _BYTES:
             length, at = _packed(data, at)

@@ -15,7 +15,7 @@ MOST_LAYERS = 4
 """Layers of JSON, and of percent encoding, that are removed."""
 _HEX = rb"[0-9a-fA-F]"
 _ESCAPE = re.compile(
-    rb"\\(?:u([dD][89abAB]%(hex)s{2})\\u([dD][c-fC-F]%(hex)s{2})|u(%(hex)s{4})|([\"\\/bfnrt]))"
+    rb"\\(?:u([dD][89abAB]%(hex)s{2})\\u([dD][c-fC-F]%(hex)s{2})|u(%(hex)s{4})|([\"'\\/bfnrt]))"
     % {b"hex": _HEX}
 )
 _SIGNS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -33,7 +33,7 @@ def readings(text: bytes) -> Iterator[bytes]:
 
 
 def unescaped(text: bytes) -> bytes:
-    """Return text without one layer of JSON's escapes. Anything else is unchanged."""
+    """Return text without one layer of the escapes of JSON and SQL. Anything else is unchanged."""
     return _ESCAPE.sub(_sign, text) if b"\\" in text else text
 
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lakehouse.operations.erasure.encoded import Decoded
 from lakehouse.operations.erasure.judging import Find, judged, looks_textual
 from lakehouse.operations.erasure.matching import Matcher
 from lakehouse.operations.erasure.readings import has_escapes, readings
 from lakehouse.operations.erasure.subjects import Lines, Subjects
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNK_ITEMS = 10_000
+_Item = TypeVar("_Item")
+
+
+def chunked(items: Iterable[_Item], bytes_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield the items in lists that are worth a search, and fit in memory."""
+    chunk, size = list[_Item](), 0
+    for one in items:
+        chunk.append(one)
+        size += bytes_of(one)
+        if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_ITEMS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 class Found(dict[tuple[int, int], bool]):
@@ -86,10 +103,10 @@ class Values:
 
 @dataclass
 class Search:
-    """A search for subjects. `decoded` returns the numbers in a value that a registered schema describes."""
+    """A search for subjects. `decoded` returns the numbers in a value, as `encoded.decoder` does."""
 
     subjects: Subjects
-    decoded: Callable[[bytes], Decoded | None] = lambda _value: Decoded()
+    decoded: Callable[[bytes], Mapping[int, bool] | None] = lambda _value: {}
     undecoded: int = 0
     """How many values begin with a schema's id, and could not be decoded."""
     numbers_of: dict[pa.DataType, pa.Array | None] = field(default_factory=dict)
@@ -112,18 +129,20 @@ class Search:
         return found
 
     def in_window(self, data: bytes, *, is_first: bool, is_last: bool, least: int = 0) -> Found:
-        """Search a part of data that is not text, for sequences of at least `least` bytes.
+        """Search a part of data that is not text.
 
-        An id that touches an inner edge of the window is ignored: windows overlap, so another one contains
-        it.
+        With `least`, the data is compressed: only sequences of at least so many bytes count, and there are no
+        escapes. An id that touches an inner edge of the window is ignored: windows overlap, so another one
+        contains it.
         """
         found = Found()
-        for start, sequence in self.subjects.matcher.find(data):
-            end, needle = start + len(sequence), self.subjects.needles[sequence]
-            is_cut = (start == 0 and not is_first) or (end == len(data) and not is_last)
-            if not is_cut and len(sequence) >= least:
-                find = Find(data, start, end, 0, len(data), lambda: False)
-                found.note(0, needle.lines, is_certain=judged(needle, find))
+        for text in (data,) if least else readings(data):
+            for start, sequence in self.subjects.matcher.find(text):
+                end, needle = start + len(sequence), self.subjects.needles[sequence]
+                is_cut = (start == 0 and not is_first) or (end == len(text) and not is_last)
+                if not is_cut and len(sequence) >= least:
+                    find = Find(text, start, end, 0, len(text), lambda: False)
+                    found.note(0, needle.lines, is_certain=judged(needle, find))
         return found
 
     def _plain(self, values: Values, found: Found, numbers: Sequence[int] | None = None) -> None:
@@ -172,7 +191,7 @@ class Search:
             if decoded is None:
                 self.undecoded += 1
                 continue
-            for number, is_certain in decoded.numbers.items():
+            for number, is_certain in decoded.items():
                 if (lines := self.subjects.numbers.get(number)) is not None:
                     found.note(at, lines, is_certain=is_certain)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from lakehouse.common.errors import LakehouseError, first_line
 from lakehouse.operations.erasure.report import Book, Until
-from lakehouse.operations.erasure.searching import Found, Hits, Search, Values
+from lakehouse.operations.erasure.searching import Found, Hits, Search, Values, chunked
 from lakehouse.settings import Settings
 from lakehouse.sinks.port import SinkKind, Stored
-
-_CHUNK_BYTES = 4 * 1024 * 1024
-_CHUNK_PARTS = 10_000
 
 
 def search_store(kind: SinkKind, settings: Settings, search: Search, book: Book) -> None:
@@ -22,9 +19,12 @@ def search_store(kind: SinkKind, settings: Settings, search: Search, book: Book)
         return
     with book.searching(kind.name, kind.label) as amount:
         try:
-            for chunk in _chunks(kind.contents(settings)):
+            for chunk in chunked(kind.contents(settings), _bytes):
                 values = [value for one in chunk for value in one.values]
-                amount.items, amount.bytes = amount.items + len(values), amount.bytes + sum(map(len, values))
+                amount.items, amount.bytes = (
+                    amount.items + len(values),
+                    amount.bytes + sum(map(_bytes, chunk)),
+                )
                 _search(kind.name, chunk, values, search, book)
         except LakehouseError as error:
             book.miss(kind.name, kind.label, first_line(error))
@@ -47,13 +47,5 @@ def _until(at: datetime | None) -> Until:
     return Until(None, "until it is deleted") if at is None else Until(at, "then it expires")
 
 
-def _chunks(stored: Iterator[Stored]) -> Iterator[list[Stored]]:
-    chunk, size = list[Stored](), 0
-    for one in stored:
-        chunk.append(one)
-        size += sum(map(len, one.values))
-        if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_PARTS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _bytes(stored: Stored) -> int:
+    return sum(map(len, stored.values))

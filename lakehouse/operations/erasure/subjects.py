@@ -7,6 +7,7 @@ name the line on which it stands.
 from __future__ import annotations
 
 import re
+import unicodedata
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,10 +21,11 @@ from lakehouse.operations.erasure.readings import readings
 MOST_BYTES = 1_000
 STATISTICS_CHARACTERS = 32
 """Delta truncates text in statistics to this number of characters."""
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,75})", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _LONG = range(-(2**63), 2**63)
 _INT = range(-(2**31), 2**31)
+_MARK = "\ufeff"
 _PACKED_BYTES = 5
 """Packed integers with fewer bytes occur by chance in any binary value."""
 
@@ -72,39 +74,38 @@ class Subjects:
         return Matcher(self.needles)
 
     def masked(self, text: str) -> str:
-        """Return text for a person, with `<line N>` in the place of every id, or of its percent-encoded form.
+        """Return text for a person, with `<line N>` in the place of every id, in whichever way it is escaped.
 
-        Text that contains a whole short id is replaced, too.
+        Words that are a short id are replaced, too.
         """
-        for reading in readings(text.encode(errors="surrogateescape")):
-            found = [(start, needle) for start, needle in self.matcher.find(reading)]
-            if found:
-                return self._replaced(reading, found)
-        parts = re.split(r"([^\w.-]+)", text)
-        if not any(part.encode(errors="surrogateescape") in self.wholes for part in parts):
-            return text
-        return "".join(map(self._part, parts))
+        return self._masked(text.encode(errors="surrogateescape"))
 
-    def _part(self, part: str) -> str:
-        lines = self.wholes.get(part.encode(errors="surrogateescape"))
-        return part if lines is None else f"<line {min(lines)}>"
+    def _masked(self, text: bytes) -> str:
+        for reading in readings(text):
+            if found := list(self.matcher.find(reading)):
+                return self._replaced(reading, found)
+        return "".join(map(self._word, re.split(r"([^\w.-]+)", _shown(text))))
+
+    def _word(self, word: str) -> str:
+        lines = self.wholes.get(word.encode())
+        return word if lines is None else f"<line {min(lines)}>"
 
     def _replaced(self, reading: bytes, found: list[tuple[int, bytes]]) -> str:
         said, end = list[str](), 0
         for start, needle in sorted(found, key=lambda one: (one[0], -len(one[1]))):
             if start + len(needle) <= end:
                 continue
-            said.append(_shown(reading[end:start]))  # nothing, if this id overlaps the one before it
+            said.append(self._masked(reading[end:start]))  # nothing, if this id overlaps the one before it
             said.append(f"<line {min(self.needles[needle].lines)}>")
             end = start + len(needle)
-        return "".join([*said, _shown(reading[end:])])
+        return "".join([*said, self._masked(reading[end:])])
 
 
 def subjects_in(data: bytes) -> Subjects:
     """Return the ids in a file: UTF-8, one a line. Blank lines and repeated ids are ignored.
 
-    Raises SettingsError, which names the line, for data that is not UTF-8, for an id with a space at its
-    beginning or end, and for one that is too long. Also raises it if there is no id.
+    Raises SettingsError, which names the line, for data that is not UTF-8, and for an id that is too long or
+    would not be found as it stands, such as one in quotation marks. Also raises it if there is no id.
     """
     ids = dict[str, int]()
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
@@ -114,18 +115,25 @@ def subjects_in(data: bytes) -> Subjects:
             raise SettingsError(f"--subject: line {number} is not UTF-8; save the file as UTF-8") from None
         if not text.strip():
             continue
-        if text != text.strip():
-            raise SettingsError(
-                f"--subject: line {number} begins or ends with a space, and would not be found; remove it"
-            )
-        if len(text.encode()) > MOST_BYTES:
-            raise SettingsError(
-                f"--subject: line {number} is longer than {MOST_BYTES:,} bytes; expected one id a line"
-            )
+        if (trouble := _trouble(text)) is not None:
+            raise SettingsError(f"--subject: line {number} {trouble}")
         ids.setdefault(text, number)
     if not ids:
         raise SettingsError("--subject: there is no id; expected one id a line")
     return _subjects(ids)
+
+
+def _trouble(text: str) -> str | None:
+    """Return why an id would not be found as it stands, or None."""
+    if text != text.strip():
+        return "begins or ends with a space, and would not be found; remove it"
+    if any(unicodedata.category(one) == "Cc" or one == _MARK for one in text):
+        return "contains a tab, another control character or a byte order mark; expected UTF-8, one id a line"
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return "is in quotation marks, and would not be found; remove them"
+    if len(text.encode()) > MOST_BYTES:
+        return f"is longer than {MOST_BYTES:,} bytes; expected one id a line"
+    return None
 
 
 def _subjects(ids: Mapping[str, int]) -> Subjects:
@@ -139,20 +147,22 @@ def _subjects(ids: Mapping[str, int]) -> Subjects:
         is_sure = all(map(_UUID.fullmatch, (text for text, line in ids.items() if line in lines)))
         needles.setdefault(one, Needle(lines, is_prefix_sure=is_sure))
     wholes = {one: lines for one, lines in texts.items() if len(one) < LEAST_BYTES}
+    short = tuple(sorted(frozenset[int]().union(*wholes.values())))
     packed = defaultdict[bytes, Lines](frozenset)
     for number, lines in numbers.items():
+        if number not in _LONG:
+            continue
         for whole in _big_endian(number):
             wholes[whole] = wholes.get(whole, frozenset()) | lines
         for encoded in (varint(number & (2**64 - 1)), varint(zigzag(number))):
             if len(encoded) >= _PACKED_BYTES:
                 packed[encoded] |= lines
-    short = tuple(sorted(line for one, line in ids.items() if len(one.encode()) < LEAST_BYTES))
     return Subjects(len(ids), needles, wholes, numbers, dict(packed), short)
 
 
 def is_number(text: str) -> bool:
-    """Return whether an id is a whole number that fits in eight bytes."""
-    return _NUMBER.fullmatch(text) is not None and int(text) in _LONG and text != "-0"
+    """Return whether an id is a whole number that a column of numbers can contain."""
+    return _NUMBER.fullmatch(text) is not None and text != "-0"
 
 
 def zigzag(number: int) -> int:
@@ -179,8 +189,13 @@ def _lines_of(ids: Mapping[str, int], forms: Callable[[str], Iterable[bytes]]) -
 
 
 def _texts(text: str) -> Iterator[bytes]:
-    """Yield an id as text. A UUID also has upper and lower case, and can lack its dashes."""
-    yield text.encode()
+    """Yield the spellings of an id.
+
+    An accent can be part of a character (NFC) or follow it (NFD). SQL doubles apostrophes. A UUID also has
+    upper and lower case, and can lack its dashes.
+    """
+    for form in {text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}:
+        yield from {form.encode(), form.replace("'", "''").encode()}
     if _UUID.fullmatch(text):
         found = uuid.UUID(text)
         yield from {one.encode() for form in (str(found), found.hex) for one in (form, form.upper())}

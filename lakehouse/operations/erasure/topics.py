@@ -6,18 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from lakehouse.common.errors import LakehouseError, first_line
 from lakehouse.operations.erasure.report import Book, Until
-from lakehouse.operations.erasure.searching import Found, Hits, Search, Values
+from lakehouse.operations.erasure.searching import Found, Hits, Search, Values, chunked
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.contents import contents
 from lakehouse.storage.kafka.topics import properties_of
 
 KAFKA = "kafka"
-_CHUNK = 5_000
 _POLICY, _RETENTION, _SEGMENT, _LAG = "cleanup.policy", "retention.ms", "segment.ms", "max.compaction.lag.ms"
 _NEVER = 2**63 - 1
 
@@ -41,9 +39,8 @@ def search_topic(access: KafkaAccess, topic: str, kind: str, search: Search, boo
                 book.note(f"there is no topic {topic} ({kind})")
                 return
             properties = properties_of(access, topic, (_POLICY, _RETENTION, _SEGMENT, _LAG))
-            while chunk := list(islice(records, _CHUNK)):
-                amount.items += len(chunk)
-                amount.bytes += sum(len(value) for one in chunk for _, value in _values(one))
+            for chunk in chunked(records, _bytes):
+                amount.items, amount.bytes = amount.items + len(chunk), amount.bytes + sum(map(_bytes, chunk))
                 _search(chunk, search, parts)
         except LakehouseError as error:
             book.miss(KAFKA, topic, first_line(error))
@@ -75,6 +72,10 @@ def _values(record: Any) -> Iterator[tuple[str, bytes]]:
         yield "name of a header", header.encode()
         if value is not None:
             yield f"header {header}", bytes(value)
+
+
+def _bytes(record: Any) -> int:
+    return sum(len(value) for _, value in _values(record))
 
 
 def _until(properties: Mapping[str, str], newest_ms: int) -> Until:

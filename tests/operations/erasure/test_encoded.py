@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+from decimal import Decimal
 from pathlib import Path
 
 import fastavro
@@ -13,6 +15,7 @@ from lakehouse.operations.erasure.encoded import decoder
 from lakehouse.operations.erasure.searching import Search, Values
 from lakehouse.operations.erasure.subjects import subjects_in, varint, zigzag
 
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 AVRO = {
     "type": "record",
     "name": "Payment",
@@ -20,6 +23,8 @@ AVRO = {
         {"name": "users", "type": {"type": "array", "items": "long"}},
         {"name": "note", "type": ["null", "string"]},
         {"name": "is_first", "type": "boolean"},
+        {"name": "ratio", "type": "double", "default": 0.5},
+        {"name": "account", "type": ["null", DECIMAL], "default": None},
     ],
 }
 PROTOBUF = 'syntax = "proto3"; message Payment { int64 user_id = 1; }'
@@ -52,9 +57,13 @@ def avro(**payment: object) -> bytes:
 
 def test_an_avro_number_is_certain(search: Search) -> None:
     planted = avro(users=[1, 4711, 47], note="of anna-1", is_first=True)
-    other = avro(users=[47110], note=None, is_first=True)
+    other = avro(users=[47110], note=None, is_first=True, ratio=47.5, account=Decimal("4711.5"))
+    whole = avro(users=[], note=None, is_first=True, ratio=47.0, account=Decimal("4711.00"))
 
-    assert found(search, planted, other) == [(0, 1, True), (0, 2, True), (0, 3, True)]
+    assert found(search, planted, other, whole) == [
+        *((0, 1, True), (0, 2, True), (0, 3, True)),
+        *((2, 1, True), (2, 2, True)),
+    ]
     assert search.undecoded == 0
 
 
@@ -65,6 +74,7 @@ def test_an_avro_number_is_certain(search: Search) -> None:
         b"\x08" + varint(zigzag(4711)),
         b"\x09" + (4711).to_bytes(8, "little"),
         b"\x0d" + (4711).to_bytes(4, "little"),
+        b"\x09" + struct.pack("<d", 4711.0),
         b"\x12\x03\x08" + varint(4711),  # in a message inside
         b"\x12\x05\x01\x02" + varint(4711) + b"\x03",  # in a packed list
     ],
@@ -81,7 +91,8 @@ def test_a_negative_number_is_found_in_protobuf(search: Search) -> None:
 
 def test_what_cannot_be_decoded_is_counted(search: Search) -> None:
     unknown, broken = framed(9, b"\x02\x04"), framed(7, b"\x09")
+    json_text = framed(9, b'{"userId":4711}')  # needs no schema
     keys = (4711).to_bytes(8, "big"), (2**40).to_bytes(8, "big")  # begin like a value with a schema
 
-    assert found(search, unknown, broken, *keys) == [(2, 1, True)]
+    assert found(search, unknown, broken, *keys, json_text) == [(2, 1, True), (4, 1, False)]
     assert search.undecoded == 2

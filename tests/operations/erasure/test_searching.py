@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 import uuid
+from typing import Literal
 
 import pytest
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.operations.erasure.searching import Search, Values
+from lakehouse.operations.erasure.searching import Search, Values, chunked
 from lakehouse.operations.erasure.subjects import subjects_in
 
 UUID = "550e8400-e29b-41d4-a716-446655440000"
@@ -43,6 +45,7 @@ def test_a_name_that_stands_alone_is_certain(value: bytes, verdict: bool | None)
         (b'{"userId":47110}', None),  # another number
         (b'{"userId":4711}', True),
         (b'{"userId":"4711"}', True),
+        (b'{"numClient":4711}', True),
         (b'{"amount":1.4711}', False),
         (b'{"amount":4711.50}', False),
         (b"user4711", False),
@@ -59,6 +62,36 @@ def test_a_name_that_stands_alone_is_certain(value: bytes, verdict: bool | None)
 )
 def test_a_whole_number_is_found_as_text_and_as_a_whole_key(value: bytes, verdict: bool | None) -> None:
     assert found("4711\n", value) == ([] if verdict is None else [(0, 1, verdict)])
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [
+        (b"call to 00447700900123", False),
+        (b"00000000-0000-0000-0000-447700900123", False),
+        (b"+447700900123", True),
+    ],
+)
+def test_a_long_number_inside_another_is_shown_to_a_person(value: bytes, verdict: bool) -> None:
+    assert found("447700900123\n", value) == [(0, 1, verdict)]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_are_found_in_both_forms_of_unicode(form: Literal["NFC", "NFD"]) -> None:
+    values = [unicodedata.normalize(one, "café-4712").encode() for one in ("NFC", "NFD")]
+
+    assert found(unicodedata.normalize(form, "café-4712") + "\n", *values) == [(0, 1, True), (1, 1, True)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"predicate":"[\\"(user = \'O\\\\\\\\\'Brien-1\')\\"]"}',  # Spark
+        b"{\"predicate\":\"user = 'O''Brien-1'\"}",  # deltalake
+    ],
+)
+def test_an_apostrophe_is_found_in_predicates_of_sql(value: bytes) -> None:
+    assert found("O'Brien-1\n", value) == [(0, 1, True)]
 
 
 def test_a_long_number_is_found_packed_in_what_is_no_text_but_only_perhaps() -> None:
@@ -94,12 +127,19 @@ def test_a_short_id_is_only_compared_with_whole_values() -> None:
     assert found("nobody\nbob\n", b"bob", b'{"userId":"bob"}') == [(0, 2, True)]
 
 
+def test_what_is_searched_at_once_fits_in_memory() -> None:
+    sizes = [3_000_000, 3_000_000, 1, 9_000_000, 1]
+
+    assert list(chunked(sizes, lambda size: size)) == [[3_000_000, 3_000_000], [1, 9_000_000], [1]]
+    assert [len(one) for one in chunked([0] * 25_000, lambda size: size)] == [10_000, 10_000, 5_000]
+
+
 def test_an_id_is_not_found_across_two_values() -> None:
     assert found("anna-4711\n", b"anna-", b"4711") == []
 
 
 def test_lines_are_counted_with_the_blank_ones_and_an_id_that_repeats_has_its_first_line() -> None:
-    assert found("\r\n\nanna-1\r\nanna-1\nanna-2", b"anna-2", b"anna-1") == [(0, 5, True), (1, 3, True)]
+    assert found("\ufeff\r\n\nanna-1\r\nanna-1\nanna-2", b"anna-2", b"anna-1") == [(0, 5, True), (1, 3, True)]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +150,11 @@ def test_lines_are_counted_with_the_blank_ones_and_an_id_that_repeats_has_its_fi
         (b"anna-1\nb\xff\n", "line 2 is not UTF-8"),
         (b"anna-1 \n", "line 1 begins or ends with a space"),
         (b"a" * 1001, "line 1 is longer than 1,000 bytes"),
+        ("anna-1\n".encode("utf-16-le"), "line 1 contains a tab, another control character"),
+        (b"anna-1\t42\n", "line 1 contains a tab"),
+        (b"anna-1\ranna-2\r", "line 1 contains a tab, another control character"),
+        (b"x\n\xef\xbb\xbfanna-1\n", "line 2 contains .* a byte order mark"),
+        (b'"anna-1"\n', "line 1 is in quotation marks"),
     ],
 )
 def test_a_file_that_would_not_be_searched_as_meant_is_refused(data: bytes, said: str) -> None:
@@ -126,5 +171,9 @@ def test_names_are_masked_in_all_their_readings() -> None:
     assert subjects.masked("gold/t/user=caf%C3%A9-2/x") == "gold/t/user=<line 2>/x"
     assert subjects.masked("lakehouse:t:row:bob:7") == "lakehouse:t:row:<line 3>:7"
     assert subjects.masked("sums:47110 of 4711") == "sums:<line 4>0 of <line 4>"
+    assert subjects.masked("user=anna-1/friend=caf%C3%A9-2/anna-1bob") == (
+        "user=<line 1>/friend=<line 2>/<line 1><line 3>"
+    )
+    assert subjects.masked("caf\\u00e9-2\udcff") == "<line 2>\\xff"
     assert subjects.masked("nothing") == "nothing"
     assert "anna" not in repr(subjects)
