@@ -8,6 +8,7 @@ thousand names. Functions raise OSError if a file cannot be accessed.
 from __future__ import annotations
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -122,9 +123,9 @@ def stored_below(path: str) -> list[Stored] | None:
 def each_file(path: str, on_trouble: Callable[[str, OSError], None]) -> Iterator[Stored]:
     """Yield every file below a directory, on any file system that this module can access, in no fixed order.
 
-    Directories behind symbolic links are included, each once. For a local directory that cannot be listed,
-    `on_trouble` gets its path relative to `path`, and the error. Raises OSError if another file system cannot
-    be listed. A directory that does not exist has no files.
+    Directories behind symbolic links are included, each once; pipes and sockets are not. For a local
+    directory that cannot be listed, `on_trouble` gets its path relative to `path`, and the error. Raises
+    OSError if another file system cannot be listed. A directory that does not exist has no files.
     """
     if is_local(path):
         yield from _local_files(Path(location(path)), on_trouble)
@@ -168,7 +169,8 @@ def _local_files(root: Path, on_trouble: Callable[[str, OSError], None]) -> Iter
             except OSError as error:
                 on_trouble(str(file.relative_to(root)), error)
                 continue
-            yield Stored(str(file.relative_to(root)), found.st_size, found.st_mtime_ns // 1_000_000)
+            if stat.S_ISREG(found.st_mode):
+                yield Stored(str(file.relative_to(root)), found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 class _Near(Files):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from lakehouse.cli.main import app
 from lakehouse.common.errors import LakehouseError, SettingsError
+from lakehouse.operations.erasure import verifying
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,17 @@ def test_errors_of_settings_do_not_show_an_id(monkeypatch: pytest.MonkeyPatch) -
 
     assert "<line 2>" in said
     assert "anna" not in said
+
+
+def test_a_bug_does_not_show_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("anna-4711")
+
+    monkeypatch.setattr(verifying, "LakeScan", broken)
+
+    done = CliRunner().invoke(app, ["erase", "verify", "--subject", "ids.txt", "--place", "lake"])
+
+    assert str(done.exception) == "KeyError: '<line 2>'"
 
 
 def test_an_empty_file_is_refused() -> None:

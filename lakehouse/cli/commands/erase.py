@@ -76,11 +76,14 @@ def verify(
         report = verify_all(subjects, settings, streams, topics, on_searched, only=place or ())
     except LakehouseError as error:
         raise type(error)(subjects.masked(str(error))) from None
+    except Exception as error:  # noqa: BLE001 - a bug: its message could contain an id
+        said = subjects.masked(f"{type(error).__name__}: {error}")
+        raise RuntimeError(said).with_traceback(error.__traceback__) from None
     if format_ is Format.JSON:
         echo_json(report.as_json())
     else:
         _print(report, Console())
-    if not report.is_proven:
+    if not report.is_clean:
         raise typer.Exit(1)
 
 
@@ -132,7 +135,7 @@ def _print(report: Report, console: Console) -> None:
         )
     for text in report.notes:
         console.print(text, style="dim", soft_wrap=True)
-    console.print(report.summary, style="bold" if report.is_proven else "bold red", soft_wrap=True)
+    console.print(report.summary, style="bold" if report.is_clean else "bold red", soft_wrap=True)
 
 
 def _lines(place: Place) -> str:

@@ -1,8 +1,9 @@
 """Search one file: Parquet decoded and as it stands, text in all its readings, anything else byte by byte.
 
 Files are read in parts, so a file's size does not matter. The pages of a Parquet file are compressed. Every
-value in them is decoded and searched; what follows them, such as statistics and the footer, is not
-compressed, and is searched as it stands. So are the pages, for ids that do not occur in them by chance.
+value in them is decoded and searched. They are also searched as they stand, for ids that do not occur in them
+by chance. What follows them, such as statistics and the footer, is not compressed. It is searched like any
+data that is not text: byte by byte, and without the escapes of text inside.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ _HIDDEN = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\x03\x04": "zip",
     b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"LZ4Block": "lz4",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x78\x9c": "zlib",
     b"PARE": "encrypted Parquet",
     b"Obj\x01": "Avro container",
     b"ORC": "ORC",
@@ -49,7 +56,7 @@ def search_file(files: Files, file: Stored, search: Search) -> Iterator[tuple[st
                 raise HiddenError(f"it is compressed or encrypted ({name}), and is not searched")
         if head.startswith(_MAGIC):
             yield from _parquet(source, search)
-        elif looks_textual(head[: head.rfind(b"\n") + 1] or head):
+        elif looks_textual(head, is_whole=len(head) < _WINDOW):
             yield LINES, _text(head, source, search)
         else:
             source.seek(0)
@@ -80,12 +87,10 @@ def _parquet(source: pa.NativeFile, search: Search) -> Iterator[tuple[str, Hits]
 
 
 def _batch_rows(metadata: Any) -> int:
-    """Return how many rows are read at once, by their mean size."""
-    if not metadata.num_rows:
-        return 1
+    """Return how many rows are read at once, by the greatest mean size in a row group."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    mean = sum(group.total_byte_size for group in groups) / metadata.num_rows
-    return max(1, min(_MOST_ROWS, int(_BATCH_BYTES / max(mean, 1))))
+    row_bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1)
+    return max(1, min(_MOST_ROWS, int(_BATCH_BYTES / max(row_bytes, 1))))
 
 
 def _end_of_pages(metadata: Any) -> int:
@@ -101,7 +106,7 @@ def _end_of_pages(metadata: Any) -> int:
 
 def _windows(source: pa.NativeFile, end: int | None, search: Search, least: int = 0) -> Hits:
     """Search bytes from the current place to `end`, or to the file's end, in windows that overlap."""
-    hits, overlap = Hits(), search.subjects.matcher.longest + 2
+    hits, overlap = Hits(), _overlap(search)
     kept, is_first = b"", True
     left = source.size() - source.tell() if end is None else end - source.tell()
     while left > 0:
@@ -113,10 +118,15 @@ def _windows(source: pa.NativeFile, end: int | None, search: Search, least: int 
     return hits
 
 
+def _overlap(search: Search) -> int:
+    """Return how many bytes two parts share. An escape is up to sixteen times as long as its byte."""
+    return 16 * search.subjects.matcher.longest + 64
+
+
 def _text(head: bytes, source: pa.NativeFile, search: Search) -> Hits:
     """Search a text line by line. A line that is too long for memory is cut where two parts overlap."""
     hits, rest, read = Hits(), b"", head
-    overlap = 16 * search.subjects.matcher.longest + 64  # an escape is up to twelve times as long as its byte
+    overlap = _overlap(search)
     while read:
         data = rest + read
         read = bytes(source.read(_WINDOW))

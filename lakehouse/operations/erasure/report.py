@@ -103,9 +103,14 @@ class Report:
     left_out: tuple[str, ...]
 
     @property
-    def is_proven(self) -> bool:
-        """Whether nothing was found, and everything could be searched."""
+    def is_clean(self) -> bool:
+        """Whether nothing was found, and everything that was to be searched could be."""
         return not self.places and not self.unread
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing was found, and everything was searched."""
+        return self.is_clean and not self.left_out
 
     @property
     def summary(self) -> str:
@@ -136,6 +141,11 @@ class Report:
             "notes": list(self.notes),
             "left_out": list(self.left_out),
         }
+
+
+def _is_later(at: datetime | None, other: datetime | None) -> bool:
+    """Return whether a time is later than another. None is later than all."""
+    return other is not None and (at is None or at > other)
 
 
 @dataclass
@@ -190,9 +200,7 @@ class Book:
         place.parts[self._subjects.masked(part)] += hits.certain.total() + hits.uncertain.total()
         place.examples += [self._subjects.masked(one) for one in examples]
         del place.examples[_MOST_EXAMPLES:]
-        if place.until is None or (
-            until.at is not None and place.until.at is not None and until.at > place.until.at
-        ):
+        if place.until is None or _is_later(until.at, place.until.at):
             place.until = until
 
     def miss(self, where: str, name: str, why: str) -> None:

@@ -33,7 +33,7 @@ class TableFiles:
 
     kept      how long maintenance keeps the files and commits of old versions; None: no stream has this
               table, so no maintenance removes anything
-    is_known  whether the log could be read
+    is_known  whether the log could be read without a gap
     """
 
     newest: frozenset[str]
@@ -74,7 +74,11 @@ class TableFiles:
 
 
 def read_table(path: str, kept: timedelta | None) -> TableFiles:
-    """Read a table's log. Raises TableError if it names files outside the table, and OSError."""
+    """Read a table's log. Raises TableError if it names files outside the table, and OSError.
+
+    The files are unknown if a commit since the checkpoint is missing or broken. This includes a log whose
+    only checkpoint is of a kind that lakehouse does not read (V2).
+    """
     log, newest, removed_ms = WatchedLog(path), set[str](), dict[str, int]()
     names, version = log.names(), -1
     checkpoint = log.checkpoint(names)
@@ -85,6 +89,8 @@ def read_table(path: str, kept: timedelta | None) -> TableFiles:
             newest.update(unquote(str(add["path"])) for add in adds)
     for number in commits_among(names):
         read = log.read(number)
+        if number > version + 1 or (read is None and number > version):
+            return unknown(kept)
         if read is None:
             continue
         for remove in read[0].of("remove"):
@@ -94,11 +100,12 @@ def read_table(path: str, kept: timedelta | None) -> TableFiles:
                 newest.discard(name)
         if number > version:
             newest.update(unquote(str(add["path"])) for add in read[0].of("add"))
+            version = number
     return TableFiles(frozenset(newest), removed_ms, kept)
 
 
 def unknown(kept: timedelta | None) -> TableFiles:
-    """Return the files of a table whose log cannot be read."""
+    """Return the files of a table whose log cannot be read completely."""
     return TableFiles(frozenset(), {}, kept, is_known=False)
 
 

@@ -53,6 +53,10 @@ def verify(
             for task in tasks(streams, settings)
         }
         LakeScan(settings.lake, kept, search, book).run()
+        if settings.maintenance.every_s is None:
+            book.note(
+                "maintenance.every is never: old files and commits stay until `lakehouse maintain` runs"
+            )
     for kind in stores:
         if kind.name in chosen:
             search_store(kind, settings, search, book)
@@ -69,4 +73,13 @@ def verify(
             "the extra formats"
         )
         book.miss(_IDS, "whole numbers", why)
-    return book.report(at, [name for name in names if name not in chosen])
+    left_out = [name for name in names if name not in chosen]
+    if KAFKA in chosen and _has_unused_streams(settings):
+        left_out.append("topics of streams that are not in use (only_streams, enabled)")
+    return book.report(at, left_out)
+
+
+def _has_unused_streams(settings: Settings) -> bool:
+    return bool(settings.only_streams) or any(
+        stream.get("enabled") is False for stream in settings.streams.values()
+    )

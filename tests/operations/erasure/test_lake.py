@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from lakehouse.operations.erasure.columns import search_column
 from lakehouse.operations.erasure.report import Report
+from lakehouse.operations.erasure.searching import Search
 from lakehouse.operations.erasure.subjects import subjects_in
 from lakehouse.operations.erasure.verifying import verify
 from lakehouse.settings import Settings
@@ -26,6 +31,7 @@ IDS = "anna-4711\ncafé/4712\n4713000\n550e8400-e29b-41d4-a716-446655440000\nnob
 ANNA, CAFE, NUMBER, UUID = 1, 2, 3, 4
 PLANTED = ("anna-4711", "café/4712", "4713000", "550e8400-e29b-41d4-a716-446655440000")
 UUID_HEX = PLANTED[3].replace("-", "")
+WINDOW = 4 * 1024 * 1024
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -80,14 +86,14 @@ def test_a_lake_without_the_ids_is_proven(root: Path, searched: Callable[[], Rep
 
     report = searched()
 
-    assert report.is_proven
+    assert (report.is_clean, report.is_proven) == (True, False)
     assert report.summary == "0 places; left out: redis, kafka"
 
 
 def test_a_lake_that_is_not_there_proves_nothing(searched: Callable[[], Report]) -> None:
     report = searched()
 
-    assert not report.is_proven
+    assert not report.is_clean
     assert [one.why for one in report.unread] == ["there are no files here; is the setting lake right?"]
 
 
@@ -99,7 +105,8 @@ def test_every_type_of_column_is_searched(root: Path, searched: Callable[[], Rep
         "bytes": pa.array([None, b'{"user":"caf\\u00e9\\/4712"}'] * 500, pa.binary()),
         "map": pa.array([[], [("anna-4711", [{"of": "café/4712"}])]] * 500, nested),
         "long": pa.array([1, 4_713_000] * 500, pa.int64()),
-        "decimal": pa.array([None, 4_713_000] * 500).cast(pa.decimal128(20, 0)),
+        "decimal": pa.array([None, Decimal("4713000.00")] * 500, pa.decimal128(9, 2)),
+        "double": pa.array([None, 4_713_000.0] * 500, pa.float64()),
         "raw": pa.array([b"\x00" * 16, bytes.fromhex(UUID_HEX)] * 500, pa.binary()),
         "offset": pa.array([1, 4_713_000] * 500, pa.int64()),
     }
@@ -114,9 +121,37 @@ def test_every_type_of_column_is_searched(root: Path, searched: Callable[[], Rep
         "map.value.of": 500,
         "long": 500,
         "decimal": 500,
+        "double": 500,
         "raw": 500,
     }
-    assert (place.lines, place.certain, place.uncertain) == ((ANNA, CAFE, NUMBER, UUID), 3500, 0)
+    assert (place.lines, place.certain, place.uncertain) == ((ANNA, CAFE, NUMBER, UUID), 4000, 0)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_view(pa.string()), pa.large_list(pa.string()), pa.list_(pa.string(), 2)]
+)
+def test_every_kind_of_list_is_searched(
+    root: Path, searched: Callable[[], Report], kind: pa.DataType
+) -> None:
+    root.mkdir(parents=True)
+    pq.write_table(pa.table({"of": pa.array([["x", "anna-4711"]], kind)}), root / "x.parquet")
+
+    assert found(searched()) == {"x.parquet": ("other file", {"of": 1}, (ANNA,))}
+
+
+def test_a_column_of_another_type_is_not_passed_over() -> None:
+    column = pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["anna-4711"]))
+
+    with pytest.raises(TypeError, match="column who has the type run_end_encoded"):
+        list(search_column(column, "who", Search(subjects_in(IDS.encode()))))
+
+
+def test_a_number_with_more_digits_than_a_long_is_found_in_decimals() -> None:
+    column = pa.array([Decimal(10**24), Decimal(10**24 + 1)], pa.decimal128(38, 0))
+
+    ((_, hits),) = search_column(column, "n", Search(subjects_in(b"1000000000000000000000001\n")))
+
+    assert hits == {(1, 1): True}
 
 
 def test_a_deleted_row_stays_in_each_kind_of_file_until_a_known_time(
@@ -161,6 +196,33 @@ def test_a_file_that_vacuum_will_delete_counts_from_its_removal(
     assert place.until.at >= before + timedelta(days=2) - timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("broken", ["", None])
+def test_a_log_with_a_gap_does_not_tell_what_maintenance_removes(
+    root: Path, searched: Callable[[], Report], broken: str | None
+) -> None:
+    path = root / "silver/transactions"
+    write(path, {"user_id": ["anna-4711"]})
+    write(path, {"user_id": ["berta-1"]}, mode="append")
+    first = path / "_delta_log" / f"{0:020}.json"
+    first.unlink() if broken is None else first.write_text(broken)
+
+    (place,) = searched().places
+
+    assert (place.kind, str(place.until)) == ("other file", "until it is removed by hand")
+
+
+def test_dates_that_need_a_maintenance_by_hand_are_remarked(root: Path, lake_settings: Settings) -> None:
+    write(root / "silver/transactions", {"user_id": ["berta-1"]})
+    by_hand = lake_settings.maintenance.model_copy(update={"every_s": None})
+    settings = lake_settings.model_copy(update={"maintenance": by_hand})
+
+    report = verify(subjects_in(b"x-1\nanna-4711\n"), settings, (), {}, lambda _: None, only=["lake"])
+
+    assert report.notes == (
+        "maintenance.every is never: old files and commits stay until `lakehouse maintain` runs",
+    )
+
+
 def test_an_id_in_the_name_of_a_partition_is_masked(root: Path, searched: Callable[[], Report]) -> None:
     path = root / "silver/calls"
     write(path, {"user": ["café/4712"], "n": [1]}, partition_by=["user"])
@@ -192,15 +254,16 @@ def test_files_beside_the_tables_are_searched(root: Path, searched: Callable[[],
     (root / "_lakehouse_schemas/1.json").write_text('{"doc":"caf\\u00e9\\/4712"}')
     (root / "gold/t/_lakehouse_export").mkdir()
     (root / "gold/t/_lakehouse_export/x.json").write_text('{"of":"anna-4711"}')
-    (root / "backup.bin").write_bytes(os.urandom(5_000_000) + b"\x00anna-4711\x00" + os.urandom(100))
+    (root / "backup.bin").write_bytes(b"\x00" * (WINDOW - 4) + b"anna-4711\x00" + b"\xffcaf\\u00e9\\/4712")
     outside = root.parent / "elsewhere"
     outside.mkdir()
     (outside / "notes.txt").write_text("anna-4711")
     (root / "linked").symlink_to(outside)
+    os.mkfifo(root / "pipe")  # whoever opens it waits forever
 
     assert found(searched()) == {
         "_lakehouse_schemas/1.json": ("other file", {"its lines": 1}, (CAFE,)),
-        "backup.bin": ("other file", {"its bytes": 1}, (ANNA,)),
+        "backup.bin": ("other file", {"its bytes": 2}, (ANNA, CAFE)),
         "gold/t/_lakehouse_export/x.json": ("other file", {"its lines": 1}, (ANNA,)),
         "linked/notes.txt": ("other file", {"its lines": 1}, (ANNA,)),
     }
@@ -220,9 +283,8 @@ def test_a_line_that_does_not_fit_in_memory_is_searched_in_parts(
     root: Path, searched: Callable[[], Report]
 ) -> None:
     root.mkdir(parents=True)
-    (root / "long.json").write_text(
-        '{"x":"' + "y" * 20_000_000 + ",\\u0061nna-4711," + "y" * 9_000_000 + '"}'
-    )
+    cut = '"' + "é" * (WINDOW // 2)  # the first part ends in the middle of a character
+    (root / "long.json").write_text(cut + "y" * 13_000_000 + ',\\u0061nna-4711,"', encoding="utf-8")
 
     assert found(searched()) == {"long.json": ("other file", {"its lines": 1}, (ANNA,))}
 
@@ -232,14 +294,18 @@ def test_what_cannot_be_read_is_out_of_reach(root: Path, searched: Callable[[], 
     (root / "gold/t/part-broken.parquet").write_bytes(b"PAR1 anna-4711 broken")
     (root / "old.json.gz").write_bytes(gzip.compress(b"anna-4711"))
     (root / "secret.parquet").write_bytes(b"PARE encrypted PARE")
+    (root / "z.xz").write_bytes(lzma.compress(b"anna-4711"))
+    (root / "z.zz").write_bytes(zlib.compress(b"anna-4711"))
 
     report = searched()
 
-    assert not report.is_proven
-    assert report.summary == "0 places; 3 out of reach; left out: redis, kafka"
+    assert not report.is_clean
+    assert report.summary == "0 places; 5 out of reach; left out: redis, kafka"
     assert [one.name for one in report.unread] == [
         "old.json.gz",
         "secret.parquet",
+        "z.xz",
+        "z.zz",
         "gold/t/part-broken.parquet",
     ]
 

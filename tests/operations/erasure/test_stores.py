@@ -46,14 +46,17 @@ def test_what_a_store_yields_is_searched_with_the_names_of_its_places(lake_setti
         yield Stored("file of anna-4711", "file", "name", [b"file of anna-4711"])
         yield Stored("b", "file", "lines", [b"anna-4711", b"x", b"anna-4711"], NOW)
         yield Stored("b", "file", "lines", [b"of anna-4711"], NOW)
+        yield Stored("c", "file", "lines", [b"anna-4711"], NOW)
+        yield Stored("c", "file", "lines", [b"anna-4711"])  # the latest time counts: never
 
     report = searched(replace(OTHER, contents=contents), lake_settings)
 
     assert [(one.name, one.parts, str(one.until)) for one in report.places] == [
         ("file of <line 1>", {"name": 1}, "until it is deleted"),
         ("b", {"lines": 3}, "2026-11-30 00:00 UTC: then it expires"),
+        ("c", {"lines": 2}, "until it is deleted"),
     ]
-    assert report.searched[0].items == 5
+    assert report.searched[0].items == 7
 
 
 @pytest.mark.parametrize("error", [SinkTroubleError, ValueError])
