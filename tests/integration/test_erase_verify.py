@@ -105,7 +105,9 @@ def test_nothing_is_found_where_nothing_was_planted(
 
     code, report = verified(environment)
 
-    assert (code, report["summary"], report["out_of_reach"]) == (0, "0 places", [])
+    unused = "topics of streams that are not in use (only_streams, enabled)"
+    assert (code, report["summary"], report["out_of_reach"]) == (0, f"0 places; left out: {unused}", [])
+    assert report["is_proven"] is False
     searched = {(one["where"], one["name"]): one["items"] for one in report["searched"]}
     assert searched["lake", "gold.user_transactions_5m"] == 2
     assert searched["redis", "Redis"] == 2
@@ -169,6 +171,29 @@ def test_rows_and_statistics_in_postgresql_are_searched(
     statistics = found["gold.of users", "statistics, until the next ANALYZE"]
     assert {"who", "n"} <= statistics[0].keys()
     assert len(found) == 2
+
+
+def test_rows_that_postgresql_hides_from_the_user_are_out_of_reach(
+    environment: dict[str, str], postgres_url: str
+) -> None:
+    reader = f"reader_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'secret'")
+        connection.execute("CREATE SCHEMA gold")
+        connection.execute("CREATE TABLE gold.users AS SELECT 'anna-4711' AS who")
+        connection.execute("ALTER TABLE gold.users ENABLE ROW LEVEL SECURITY")
+        connection.execute(f"GRANT USAGE ON SCHEMA gold TO {reader}")
+        connection.execute(f"GRANT SELECT ON gold.users TO {reader}")
+        hidden = f"postgresql://{reader}:secret@{postgres_url.rpartition('@')[2]}"
+        try:
+            code, report = verified(environment | {"LAKEHOUSE_POSTGRES_URL": hidden}, "--place", "postgres")
+        finally:
+            connection.execute("DROP SCHEMA gold CASCADE")
+            connection.execute(f"DROP ROLE {reader}")
+
+    assert (code, report["places"]) == (1, [])
+    (unread,) = report["out_of_reach"]
+    assert "row-level security policy" in unread["why"]
 
 
 def test_keys_values_and_headers_of_records_are_searched(

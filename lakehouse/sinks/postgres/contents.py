@@ -33,11 +33,12 @@ def contents(url: str) -> Iterator[Stored]:
 
     The columns and tables in which the export keeps its position are included, except for versions. Rows that
     are deleted stay on disk until PostgreSQL's VACUUM, where no query finds them. Raises ServiceError if
-    PostgreSQL is unreachable or denies a permission.
+    PostgreSQL is unreachable, denies a permission, or hides rows from the user by a policy.
     """
     with connect(url) as connection, reported():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
+        connection.execute("SET row_security = off")  # a policy that hides rows is then an error
         for (name,) in connection.execute(_TABLES, [SCHEMA]).fetchall():
             yield from _of_table(connection, name)
         for name, column, values in connection.execute(_STATISTICS, [SCHEMA]).fetchall():
