@@ -63,7 +63,16 @@ def verify(
     if KAFKA in chosen:
         for topic, what in topics.items():
             search_topic(settings.kafka.access, topic, what, search, book)
-    for line in subjects.short:
+    _miss_ids(search, book)
+    left_out = [name for name in names if name not in chosen]
+    if KAFKA in chosen and _has_unused_streams(settings):
+        left_out.append("topics of streams that are not in use (only_streams, enabled)")
+    return book.report(at, left_out)
+
+
+def _miss_ids(search: Search, book: Book) -> None:
+    """Record the ids that could not be compared with everything."""
+    for line in search.subjects.short:
         why = f"it has fewer than {LEAST_BYTES} bytes, so only whole keys and values were compared with it"
         book.miss(_IDS, f"line {line}", why)
     if search.undecoded:
@@ -73,10 +82,6 @@ def verify(
             "the extra formats"
         )
         book.miss(_IDS, "whole numbers", why)
-    left_out = [name for name in names if name not in chosen]
-    if KAFKA in chosen and _has_unused_streams(settings):
-        left_out.append("topics of streams that are not in use (only_streams, enabled)")
-    return book.report(at, left_out)
 
 
 def _has_unused_streams(settings: Settings) -> bool:
