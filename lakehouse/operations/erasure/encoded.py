@@ -62,11 +62,11 @@ def decoder(lake: str) -> Callable[[bytes], Numbers | None]:
 
 
 def _is_json(body: bytes) -> bool:
+    """Return whether bytes are a JSON object or list. A few bytes of Avro can look like a JSON number."""
     try:
-        json.loads(body)
+        return isinstance(json.loads(body), dict | list)
     except (RecursionError, ValueError):
         return False
-    return True
 
 
 def _reader(schema: Registered | None) -> Callable[[bytes], Numbers] | None:
