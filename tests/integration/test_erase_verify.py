@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 import redis
@@ -22,7 +21,7 @@ from typer.testing import CliRunner
 from lakehouse.cli.main import app
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.storage.kafka.topics import create_topics
-from tests.support import postgres_servers, redis_databases
+from tests.support import redis_databases
 from tests.support.processes import ROOT
 from tests.support.streams import STREAMS
 
@@ -32,28 +31,20 @@ IDS = f"nobody-1\n{ANNA}\n{CAFE}\n{NUMBER}\n"
 Place = Mapping[str, Any]
 
 
-@pytest.fixture(scope="module")
-def postgres_url() -> Iterator[str]:
-    with postgres_servers.server() as server:
-        yield server.url()
-
-
 @pytest.fixture
 def topics(services: Endpoints) -> dict[str, str]:
     """Create an input, an output and a dead-letter topic, and return the names of all topics."""
     suffix = uuid.uuid4().hex[:8]
     named = {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics}
-    own = {"segment.ms": "3600000", "retention.ms": "86400000"}
-    create_topics(services.access, {named["transactions-topic"]: 2, f"letters-{suffix}": 1}, own)
+    create_topics(services.access, {named["transactions-topic"]: 2}, {"retention.ms": "86400000"})
+    create_topics(services.access, {f"letters-{suffix}": 1}, {"retention.ms": str(2**63 - 1)})
     create_topics(services.access, {named["aggregated-transactions"]: 1}, {"cleanup.policy": "compact"})
     return {**named, "letters": f"letters-{suffix}"}
 
 
 @pytest.fixture
-def environment(
-    services: Endpoints, postgres_url: str, topics: Mapping[str, str], tmp_path: Path
-) -> Iterator[dict[str, str]]:
-    """Yield the settings of a lake with one row, an empty Redis database, and a table in PostgreSQL."""
+def environment(services: Endpoints, topics: Mapping[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Yield the settings of a lake with one row, and an empty Redis database."""
     write_deltalake(str(tmp_path / "lake/gold/user_transactions_5m"), pa.table({"user_id": ["berta-1"]}))
     letters = topics["letters"]
     (tmp_path / "ids.txt").write_text(IDS, encoding="utf-8")
@@ -66,7 +57,6 @@ def environment(
             "LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC": letters,
             "LAKEHOUSE_ALERTS_TOPIC": f"alerts-{letters}",
             "LAKEHOUSE_REDIS_URL": url,
-            "LAKEHOUSE_POSTGRES_URL": postgres_url,
             "LAKEHOUSE_TOPICS": json.dumps(
                 {name: topic for name, topic in topics.items() if name != "letters"}
             ),
@@ -142,58 +132,7 @@ def test_every_type_of_key_in_redis_is_searched(environment: dict[str, str]) -> 
     untils = {one["name"]: one["until"] for one in report["places"]}
     assert untils["lakehouse:sums:row:<line 2>:1"] is not None
     assert untils["lakehouse:old:set"] is None
-    assert report["left_out"] == ["lake", "postgres", "kafka"]
-
-
-def test_rows_and_statistics_in_postgresql_are_searched(
-    environment: dict[str, str], postgres_url: str
-) -> None:
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA gold")
-        connection.execute(
-            'CREATE TABLE gold."of users" (who text, n bigint, doc jsonb, raw bytea, _version bigint)'
-        )
-        connection.execute("CREATE TABLE gold.empty (who text)")
-        insert = 'INSERT INTO gold."of users" VALUES (%s, %s, %s, %s, 4713000)'
-        for _ in range(3):
-            connection.execute(insert, [ANNA, 4713000, json.dumps({"who": CAFE}), ANNA.encode()])
-        connection.execute(insert, ["berta-1", 1, "{}", b""])
-        connection.execute('ANALYZE gold."of users"')
-        connection.execute('DELETE FROM gold."of users" WHERE n = 1')
-        try:
-            code, report = verified(environment, "--place", "postgres")
-        finally:
-            connection.execute("DROP SCHEMA gold CASCADE")
-
-    found = places(report, "postgres")
-    assert code == 1
-    assert found["gold.of users", "table"] == ({"who": 3, "n": 3, "doc": 3, "raw": 3}, [2, 3, 4])
-    statistics = found["gold.of users", "statistics, until the next ANALYZE"]
-    assert {"who", "n"} <= statistics[0].keys()
-    assert len(found) == 2
-
-
-def test_rows_that_postgresql_hides_from_the_user_are_out_of_reach(
-    environment: dict[str, str], postgres_url: str
-) -> None:
-    reader = f"reader_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'secret'")
-        connection.execute("CREATE SCHEMA gold")
-        connection.execute("CREATE TABLE gold.users AS SELECT 'anna-4711' AS who")
-        connection.execute("ALTER TABLE gold.users ENABLE ROW LEVEL SECURITY")
-        connection.execute(f"GRANT USAGE ON SCHEMA gold TO {reader}")
-        connection.execute(f"GRANT SELECT ON gold.users TO {reader}")
-        hidden = f"postgresql://{reader}:secret@{postgres_url.rpartition('@')[2]}"
-        try:
-            code, report = verified(environment | {"LAKEHOUSE_POSTGRES_URL": hidden}, "--place", "postgres")
-        finally:
-            connection.execute("DROP SCHEMA gold CASCADE")
-            connection.execute(f"DROP ROLE {reader}")
-
-    assert (code, report["places"]) == (1, [])
-    (unread,) = report["out_of_reach"]
-    assert "row-level security policy" in unread["why"]
+    assert report["left_out"] == ["lake", "kafka"]
 
 
 def test_keys_values_and_headers_of_records_are_searched(
@@ -221,6 +160,10 @@ def test_keys_values_and_headers_of_records_are_searched(
     }
     by_topic = {one["name"].removesuffix("/0"): one for one in report["places"]}
     assert by_topic[sums]["until"] is not None
+    assert (by_topic[letters]["until"], by_topic[letters]["how"]) == (
+        None,
+        "retention.ms is 9,223,372,036,854,775,807",
+    )
     assert sorted(by_topic[sums]["examples"]) == [f"{sums}/0/{offset}" for offset in (0, 1, 2, 3, 3)]
     assert (by_topic[total]["until"], "tombstone" in by_topic[total]["how"]) == (None, True)
     assert (by_topic[letters]["certain"], by_topic[letters]["uncertain"]) == (0, 1)
@@ -247,9 +190,7 @@ def test_it_needs_no_java_and_reads_standard_input(environment: dict[str, str]) 
     done = subprocess.run(command, input=b"berta-1\n", env=own, cwd=ROOT, capture_output=True, check=False)
 
     assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[-1] == (
-        b"2 places in lake (2); 0 not certain; left out: redis, postgres, kafka"
-    )
+    assert done.stdout.splitlines()[-1] == (b"2 places in lake (2); 0 not certain; left out: redis, kafka")
     assert b"berta" not in done.stdout + done.stderr
 
 

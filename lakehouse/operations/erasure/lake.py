@@ -34,7 +34,7 @@ class LakeScan:
 
     def __post_init__(self) -> None:
         self._files: Files = files_of(self.root)
-        self._seen = set[str]()
+        self._seen = set[Stored]()
 
     def run(self) -> None:
         """Search the files that exist now. If some vanish in the meantime, also search those added since."""
@@ -59,11 +59,11 @@ class LakeScan:
     def _round(self) -> list[str]:
         """Search the files that have not been searched, and return those that vanished."""
         found = sorted(
-            (one for one in each_file(self.root, self._not_listed) if one.path not in self._seen),
+            (one for one in each_file(self.root, self._not_listed) if one not in self._seen),
             key=lambda one: one.path,
         )
         names = {name for one in found if (name := _table_in(one.path)) is not None}
-        names |= {name for one in self._seen if (name := _table_in(one)) is not None}
+        names |= {name for one in self._seen if (name := _table_in(one.path)) is not None}
         gone = list[str]()
         for table, files in _by_table(found, names):
             gone += self._table(table, files)
@@ -74,7 +74,7 @@ class LakeScan:
         with self.book.searching(LAKE, table.replace("/", ".") or _BESIDE) as amount:
             known = self._known(table) if table else tables.unknown(None)
             for file in files:
-                self._seen.add(file.path)
+                self._seen.add(file)
                 if not self._file(file, table, known):
                     gone.append(file.path)
                 amount.items, amount.bytes = amount.items + 1, amount.bytes + file.size_bytes

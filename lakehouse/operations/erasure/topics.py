@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from lakehouse.common.errors import LakehouseError, first_line
@@ -18,6 +18,7 @@ from lakehouse.storage.kafka.topics import properties_of
 KAFKA = "kafka"
 _POLICY, _RETENTION, _SEGMENT, _LAG = "cleanup.policy", "retention.ms", "segment.ms", "max.compaction.lag.ms"
 _NEVER = 2**63 - 1
+_LAST_MS = 253_370_764_800_000  # the beginning of the year 9999
 
 
 @dataclass
@@ -94,8 +95,9 @@ def _until(properties: Mapping[str, str], newest_ms: int) -> Until:
     retention_ms = int(properties.get(_RETENTION, -1))
     if "delete" not in policies:
         return Until(None, "; ".join(said))
-    if retention_ms < 0 or newest_ms < 0:
+    until_ms = newest_ms + retention_ms
+    if retention_ms < 0 or newest_ms < 0 or until_ms > _LAST_MS:
         return Until(None, "; ".join([*said, f"retention.ms is {retention_ms:,}"]))
-    at = datetime.fromtimestamp(newest_ms / 1000, UTC) + timedelta(milliseconds=retention_ms)
+    at = datetime.fromtimestamp(until_ms / 1000, UTC)
     said.append("then the broker deletes the segment, once it is no longer the active one")
     return Until(at, "; ".join(said))

@@ -318,11 +318,16 @@ def test_a_file_that_vanishes_is_said_and_what_was_added_is_searched(
 
     def change(done: object) -> None:
         if "gold.a:" in str(done) and (root / "gold/b").exists():
+            shutil.rmtree(root / "gold/a")
             shutil.rmtree(root / "gold/b")
+            write(root / "gold/a", {"user_id": ["anna-4711"]})  # its log has the same names
             write(root / "gold/c", {"user_id": ["anna-4711"]})
 
     report = verify(subjects_in(IDS.encode()), lake_settings, load(lake_settings), {}, change, only=["lake"])
 
-    assert {one.name.split("/")[1] for one in report.places} == {"c"}
+    assert sorted((one.name.split("/")[1], one.kind) for one in report.places) == [
+        *(("a", "log"), ("a", "newest version")),
+        *(("c", "log"), ("c", "newest version")),
+    ]
     assert report.unread == ()
     assert "2 files of the lake were removed during the search" in report.notes[0]
