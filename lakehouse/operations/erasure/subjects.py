@@ -26,6 +26,9 @@ _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.ASCII | 
 _LONG = range(-(2**63), 2**63)
 _INT = range(-(2**31), 2**31)
 _MARK = "\ufeff"
+_LEAST_POWER = 7
+"""Java writes a double of at least ten to this power with an exponent."""
+_DOUBLE_DIGITS = 16
 _PACKED_BYTES = 5
 """Packed integers with fewer bytes occur by chance in any binary value."""
 
@@ -35,7 +38,7 @@ Lines = frozenset[int]
 
 @dataclass(frozen=True)
 class Needle:
-    """Bytes to search for. `is_number` is true for the decimal digits of an id that is a whole number.
+    """Bytes to search for. `is_number` is true for the digits of an id that is a whole number.
 
     If `is_text` is false, the bytes are a UUID's 16 bytes, which never occur by chance. If they are only the
     beginning of an id, as in a Delta log's statistics, `is_prefix_sure` says whether it identifies the id;
@@ -139,7 +142,8 @@ def _trouble(text: str) -> str | None:
 def _subjects(ids: Mapping[str, int]) -> Subjects:
     texts, raw, digits = _lines_of(ids, _texts), _lines_of(ids, _raw), {one for one in ids if is_number(one)}
     numbers = {int(one): frozenset({ids[one]}) for one in digits}
-    spelled = {one.encode() for one in digits}
+    spelled = _lines_of({one: ids[one] for one in digits}, _digits)
+    texts |= {one: texts.get(one, frozenset()) | lines for one, lines in spelled.items()}
     long = {one: lines for one, lines in texts.items() if len(one) >= LEAST_BYTES}
     needles = {one: Needle(lines, is_number=one in spelled) for one, lines in long.items()}
     needles |= {one: Needle(lines, is_text=False) for one, lines in raw.items()}
@@ -199,6 +203,17 @@ def _texts(text: str) -> Iterator[bytes]:
     if _UUID.fullmatch(text):
         found = uuid.UUID(text)
         yield from {one.encode() for form in (str(found), found.hex) for one in (form, form.upper())}
+
+
+def _digits(text: str) -> Iterator[bytes]:
+    """Yield a whole number as it stands, and as Java and PostgreSQL write a large double: 4.7E8, 4.7e+15."""
+    yield text.encode()
+    sign, number = ("-", text[1:]) if text.startswith("-") else ("", text)
+    power, kept = len(number) - 1, number.rstrip("0")
+    if power >= _LEAST_POWER and len(kept) <= _DOUBLE_DIGITS:
+        first, rest = kept[0], kept[1:]
+        yield f"{sign}{first}.{rest or 0}E{power}".encode()
+        yield f"{sign}{first}{rest and '.'}{rest}e+{power}".encode()
 
 
 def _prefixes(text: str) -> Iterator[bytes]:

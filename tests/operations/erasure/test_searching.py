@@ -94,6 +94,22 @@ def test_an_apostrophe_is_found_in_predicates_of_sql(value: bytes) -> None:
     assert found("O'Brien-1\n", value) == [(0, 1, True)]
 
 
+@pytest.mark.parametrize(
+    ("ids", "value"),
+    [
+        ("47130001\n", b'{"minValues":{"user":4.7130001E7}}'),  # statistics of a column of doubles
+        ("10000000\n", b"1.0E7"),
+        ("-4713000000000000\n", b"-4.713e+15"),  # PostgreSQL
+    ],
+)
+def test_a_number_is_found_as_a_double_with_an_exponent(ids: str, value: bytes) -> None:
+    assert found(ids, value) == [(0, 1, True)]
+
+
+def test_an_exponent_of_another_number_is_not_a_find() -> None:
+    assert found("10000000\n", b"11.0E7", b"1.0E71") == []
+
+
 def test_a_long_number_is_found_packed_in_what_is_no_text_but_only_perhaps() -> None:
     packed = b"\x01\x02" + bytes([0x80, 0xD0, 0xAC, 0xF3, 0x0E]) + b"\x02"  # 4,000,000,000 as a varint
 
