@@ -16,6 +16,7 @@ from lakehouse.cli.commands import (
     dead_letters,
     demo,
     doctor,
+    erase,
     events,
     expect,
     find,
@@ -112,6 +113,11 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         ),
         "rebuild": (rebuild.app, "lakehouse rebuild gold --stream sales"),
         "maintain": (maintain.app, "lakehouse maintain"),
+        "erase": (
+            erase.app,
+            "lakehouse erase verify --subject ids.txt",
+            "lakehouse erase verify --subject - --place lake --format json < ids.txt",
+        ),
         "copy": (copy.app, "lakehouse copy --to /backup/lake"),
     },
 }

@@ -9,7 +9,7 @@ from lakehouse.common.errors import SettingsError, SinkTroubleError
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.outgoing import changes_of, message_of, outgoing
-from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind
+from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind, Stored
 from lakehouse.storage.tables import Position
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "SinkKind",
     "SinkTroubleError",
     "Span",
+    "Stored",
     "changes_of",
     "message_of",
     "outgoing",

@@ -222,6 +222,24 @@ class AuditedLead:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A part of what a store contains, for a search of the whole store.
+
+    place   the key or table that contains it
+    kind    what the place is, such as a hash or a table
+    part    the part of the place, such as a column
+    values  the values, as bytes
+    until   when the place expires (UTC), or None if it does not
+    """
+
+    place: str
+    kind: str
+    part: str
+    values: Sequence[bytes]
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
 class SinkKind:
     """A store that gold can be exported to, described for store-independent code.
 
@@ -236,6 +254,8 @@ class SinkKind:
     own         the row in the store's own format, as a column of gold (None: the store uses the message)
     unfit       reasons why the store cannot hold a table as declared, such as reserved or overlong names
     try_row     writes a test row and leaves no trace; raises ServiceError if the store refuses the row
+    contents    yields everything that the store contains of any lake, for `lakehouse erase verify`; raises
+                ServiceError if it is unreachable (None: the store cannot be searched)
     """
 
     name: str
@@ -249,6 +269,7 @@ class SinkKind:
     own: Callable[[MergedTable], Column] | None = field(default=None)
     unfit: Callable[[MergedTable], Iterable[str]] = lambda _table: ()
     try_row: Callable[[MergedTable, Settings], None] = lambda _table, _settings: None
+    contents: Callable[[Settings], Iterator[Stored]] | None = field(default=None)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ thousand names. Functions raise OSError if a file cannot be accessed.
 from __future__ import annotations
 
 import os
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -117,6 +118,59 @@ def stored_below(path: str) -> list[Stored] | None:
         for one in found
         if one.type == FileType.File
     ]
+
+
+def each_file(path: str, on_trouble: Callable[[str, OSError], None]) -> Iterator[Stored]:
+    """Yield every file below a directory, on any file system that this module can access, in no fixed order.
+
+    Directories behind symbolic links are included, each once; pipes and sockets are not. For a local
+    directory that cannot be listed, `on_trouble` gets its path relative to `path`, and the error. Raises
+    OSError if another file system cannot be listed. A directory that does not exist has no files.
+    """
+    if is_local(path):
+        yield from _local_files(Path(location(path)), on_trouble)
+        return
+    found = stored_below(path)
+    if found is None:
+        from pyarrow.fs import FileSelector, FileType
+
+        system, root = arrow_directory(path)
+        entries = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+        found = [
+            Stored(one.path[len(root) + 1 :], int(one.size), int(one.mtime_ns or 0) // 1_000_000)
+            for one in entries
+            if one.type == FileType.File
+        ]
+    yield from found
+
+
+def _local_files(root: Path, on_trouble: Callable[[str, OSError], None]) -> Iterator[Stored]:
+    seen = set[tuple[int, int]]()
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            on_trouble(os.path.relpath(str(error.filename), root), error)
+
+    for directory, below, names in os.walk(root, onerror=failed, followlinks=True):
+        try:
+            status = Path(directory).stat()
+        except FileNotFoundError:
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for name in names:
+            file = Path(directory, name)
+            try:
+                found = file.stat()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                on_trouble(str(file.relative_to(root)), error)
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield Stored(str(file.relative_to(root)), found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 class _Near(Files):

@@ -167,6 +167,15 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
     return found
 
 
+def least_kept(task: Task, settings: Settings) -> timedelta:
+    """Return how long a table's old versions are kept at least. Those that a reader needs are kept longer."""
+    kept = timedelta(seconds=settings.maintenance.keep_versions_s)
+    if not any(reader.is_export for reader in task.readers):
+        return kept
+    spans = (kind.reads_back(settings) for kind in registry.used(settings))
+    return max(kept, max(spans, default=timedelta(0)) + _MARGIN)
+
+
 class Keeper:
     """A maintainer of a lake's tables, one table at a time.
 
@@ -242,26 +251,17 @@ class Keeper:
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
         """Return how long VACUUM must keep the files of a table's old versions."""
-        needed = [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
-        if any(reader.is_export for reader in task.readers):
-            needed.append(self._feed_kept_for)
-        if held is not None and held.since is not None:
-            needed.append(now - held.since + _MARGIN)
-        return max(needed)
+        least = least_kept(task, self._settings)
+        if held is None or held.since is None:
+            return least
+        return max(least, now - held.since + _MARGIN)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
         """Clean up the log, but keep the commits at readers' positions, even if every row has been read."""
-        spark, needed = self._lake.spark, [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
+        spark, needed = self._lake.spark, [least_kept(task, self._settings)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:
             position = position_of(self._lake, reader, path)
             if position is not None and first_kept <= position.version <= newest:
                 needed.append(now - tables.committed_at(spark, path, position.version) + _MARGIN)
-        if any(reader.is_export for reader in task.readers):
-            needed.append(self._feed_kept_for)
         upkeep.clean_log(spark, path, max(needed))
-
-    @property
-    def _feed_kept_for(self) -> timedelta:
-        spans = (kind.reads_back(self._settings) for kind in registry.used(self._settings))
-        return max(spans, default=timedelta(0)) + _MARGIN

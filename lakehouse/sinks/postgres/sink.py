@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lakehouse.common.extras import needed
 from lakehouse.settings import Settings
-from lakehouse.sinks.port import Audited, Exported, Findings, Sink, SinkKind
+from lakehouse.sinks.port import Audited, Exported, Findings, Sink, SinkKind, Stored
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.streams.definition import MergedTable
 
@@ -43,6 +43,12 @@ def _try_row(table: MergedTable, settings: Settings) -> None:
     try_row(settings.postgres.url.get_secret_value(), Sql(table))
 
 
+def _contents(settings: Settings) -> Iterator[Stored]:
+    with needed("postgres", _WHAT_FOR):
+        from lakehouse.sinks.postgres.contents import contents
+    return contents(settings.postgres.url.get_secret_value())
+
+
 KIND = SinkKind(
     postgres_layout.NAME,
     postgres_layout.LABEL,
@@ -54,4 +60,5 @@ KIND = SinkKind(
     own=postgres_layout.line_of,
     unfit=postgres_layout.unfit,
     try_row=_try_row,
+    contents=_contents,
 )

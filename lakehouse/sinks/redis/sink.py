@@ -18,6 +18,7 @@ from lakehouse.sinks.outgoing import changes_of, group_of, leaves, newest_since,
 from lakehouse.sinks.port import Exported, Sending, SinkKind
 from lakehouse.sinks.redis import audit as audit_redis
 from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, require_redis
+from lakehouse.sinks.redis.contents import contents
 from lakehouse.sinks.redis.rows import Put, RedisSink, unfit
 from lakehouse.storage import tables
 from lakehouse.storage.spark.query_errors import are_files_gone
@@ -183,4 +184,5 @@ KIND = SinkKind(
     audit=audit_redis.compare,
     unfit=unfit,
     try_row=_try_row,
+    contents=lambda settings: contents(_url(settings)),
 )

@@ -259,6 +259,23 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
     )
 
 
+def properties_of(access: KafkaAccess, topic: str, names: Collection[str]) -> dict[str, str]:
+    """Return some of a topic's properties. Those that the broker does not report are missing.
+
+    A broker reports none without the DescribeConfigs permission. Raises ServiceError if it does not answer.
+    """
+    with administering(access) as admin:
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic, list(names))]
+        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
+    return {
+        name: str(config["value"])
+        for topics_ in answer.values()
+        for configs in topics_.values()
+        for name, config in configs.items()
+        if config["value"] is not None
+    }
+
+
 @contextmanager
 def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
     """Yield an admin client for the operation `what` on the cluster. Raises ServiceError as `asking` does."""

@@ -24,6 +24,8 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.gathering import gather
 from lakehouse.operations.alerts.rules import DeadLetterRule
 from lakehouse.operations.catalog import duckdb_sql as duck
+from lakehouse.operations.erasure.subjects import subjects_in
+from lakehouse.operations.erasure.verifying import verify
 from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import Observation, Observer
 from lakehouse.operations.telemetry.delta_log import Log
@@ -112,6 +114,26 @@ def test_a_log_begins_at_its_checkpoint(lake: str, session_settings: Settings, t
     assert metrics.open_letters == 3
     assert metrics.gate is not None
     assert (metrics.gate.is_open, metrics.gate.reasons) == (False, ("too old",))
+
+
+def test_ids_are_found_in_the_same_places(
+    store: str, lake: str, session_settings: Settings, tmp_path: Path
+) -> None:
+    made = ServedLake(on_lake(session_settings, str(tmp_path / "disk"), tmp_path))
+    made.write(METRICS_1M, [minute("service-4711")]).create_checkpoint()
+    made.write(METRICS_1M, [minute("checkout")], mode="overwrite")
+    uploaded(store, tmp_path / "disk", lake)
+    subjects = subjects_in(b"service-4711\n")
+
+    def found(root: str) -> list[tuple[Any, ...]]:
+        settings = on_lake(session_settings, root, tmp_path)
+        report = verify(subjects, settings, load(settings), {}, lambda _: None, only=["lake"])
+        assert report.unread == ()
+        return [(one.name, one.kind, one.parts, one.lines) for one in report.places]
+
+    there = found(lake)
+    assert there == found(str(tmp_path / "disk"))
+    assert Counter(kind for _, kind, _, _ in there) == {"old version": 1, "log": 1, "checkpoint": 1}
 
 
 def test_the_api_answers_from_gold_letters_and_ops(
