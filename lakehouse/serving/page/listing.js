@@ -11,22 +11,29 @@ const FILE = "dead-letters.jsonl";
 export function listing(letters, wanted) {
   const isMixed = wanted.status === "";
   const isTried = letters.some((one) => one.attempts > 1);
+  const hasValues = letters.some((one) => one.value !== undefined);
   const rows = letters.map((one) => {
     const link = `#/letters/${one.id}`;
     return [
       el("a", { href: link, key: link, class: "whole" }, cut(one.id, 11)),
       moment(one.firstSeen),
       one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
-      why(one.reasons),
+      [why(one.reasons), beginning(one.value)],
       place(one, wanted),
       one.stream,
       ...(isMixed ? [badge(one.status)] : []),
       ...(isTried ? [one.attempts > 1 ? count(one.attempts) : ""] : []),
     ];
   });
-  const headings = ["id", "first seen", "rules", "why", "record", "stream", ...(isMixed ? ["status"] : []), ...(isTried ? ["attempts"] : [])];
+  const headings = ["id", "first seen", "rules", hasValues ? "why, and the value" : "why", "record", "stream", ...(isMixed ? ["status"] : []), ...(isTried ? ["attempts"] : [])];
   const shown = table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
-  return letters.length === 0 ? [shown] : [shown, el("div", { class: "buttons" }, ...jsonLines(letters, FILE))];
+  const lines = letters.map(({ value: _value, ...others }) => others); // copies leave out the records' content
+  return letters.length === 0 ? [shown] : [shown, el("div", { class: "buttons" }, ...jsonLines(lines, FILE))];
+}
+
+/** The beginning of a record's value, if the caller may see it. */
+function beginning(value) {
+  return value === undefined ? null : value === null ? el("span", { class: "muted" }, "null") : el("code", { class: "value" }, value);
 }
 
 /** The first reason's message, which ends with the refused value, and the number of further reasons. */
