@@ -15,9 +15,9 @@ export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
   const [said, head, facts, steps, settings] = ["", "lead", "facts", "steps", "settings"].map((kind) => el("div", { class: kind || null }));
   const details = drawer(name);
-  const past = pastOf(name);
-  const records = finder(name);
   const events = happeningsOf(name);
+  const past = pastOf(name, events.within);
+  const records = finder(name);
   const drawn = pipeline(name, details.open);
   const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), records.node, past.node, steps, events.node, settings);
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
@@ -117,6 +117,13 @@ function roundOf({ runs }, step) {
   return [count(total(last.map((one) => one.rows))), seconds(took)];
 }
 
+/** A sentence that names the settings that are not defaults. */
+function given(settings) {
+  const keys = settings.filter((one) => one.from !== "default").map((one) => el("code", {}, one.key));
+  const told = keys.length === 0 ? "all have their default" : `${count(keys.length)} ${keys.length === 1 ? "is" : "are"} set: `;
+  return el("p", {}, `Of ${count(settings.length)} settings, ${told}`, ...keys.flatMap((one, index) => (index === 0 ? [one] : [", ", one])), ".");
+}
+
 /** The settings that the stream depends on, its own first, and where each comes from. */
 async function settingsOf(name) {
   const title = el("h2", {}, "Settings");
@@ -128,7 +135,7 @@ async function settingsOf(name) {
       one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", { class: "whole" }, one.from),
     ]);
     const about = el("p", { class: "muted" }, "The values that this server read when it started. Secrets are masked.");
-    return [title, table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
+    return [title, rows.length === 0 ? null : given(found.settings), table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
   } catch (problem) {
     return [title, el("p", { class: "trouble", role: "alert" }, problem.message)];
   }
