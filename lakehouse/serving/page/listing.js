@@ -15,7 +15,7 @@ export function listing(letters, wanted) {
   const rows = letters.map((one) => {
     const link = `#/letters/${one.id}`;
     return [
-      el("a", { href: link, key: link, class: "whole" }, cut(one.id, 11)),
+      el("a", { href: link, key: link, class: "whole" }, cut(one.id, 9)),
       moment(one.firstSeen),
       one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
       [why(one.reasons), beginning(one.value)],
@@ -47,5 +47,5 @@ function why([first, ...others]) {
 /** Where a record is in Kafka; its topic is a link to the topic's letters. */
 function place({ id, topic, partition, offset }, wanted) {
   const link = el("a", { href: address({ ...wanted, topic }), key: `topic:${id}` }, topic);
-  return el("span", { class: "whole" }, wanted.topic === topic ? topic : link, ` ${partition} @ ${offset}`);
+  return [wanted.topic === topic ? topic : link, " ", el("span", { class: "whole" }, `${partition} @ ${offset}`)];
 }

@@ -30,7 +30,7 @@ _MOST_HEADERS = 100
 _MOST_NAME = 1_000
 _LONGEST_CHARACTER = 4
 _VALUES_AT_ONCE = 64
-_MOST_BEGUN = 200
+_MOST_BEGUN = 120
 
 Part = Literal["value", "key", "header"]
 
