@@ -38,7 +38,12 @@ def show(page: Page, streams: Sequence[Row]) -> None:
     """Let the page see these streams from now on, and wait until it shows them."""
     reasons = dict.fromkeys(("lakeReason", "brokerReason", "eventsReason"))
     summary = "1 of 3 streams is stopped; no record waits"
-    answer = {"at": "2026-05-04T12:00:00Z", "summary": summary, "streams": streams, **reasons}
+    show_answer(page, {"at": "2026-05-04T12:00:00Z", "summary": summary, "streams": streams, **reasons})
+
+
+def show_answer(page: Page, answer: Row) -> None:
+    """Let the page see this answer of /api/v1/status from now on, and wait until it shows its streams."""
+    streams = answer["streams"]
     page.run(f"""(() => {{
         window.asked ??= window.fetch;
         window.fetch = (path, options) => path === '/api/v1/status'

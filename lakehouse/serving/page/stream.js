@@ -61,7 +61,7 @@ function health(state, status) {
   const { word, since } = state.health;
   return [
     badge(word),
-    failing(state).length === 0 ? null : badge("failing", "blocked"),
+    word === "failing" || failing(state).length === 0 ? null : badge("failing", "blocked"),
     el("span", { class: "reason" }, briefReason(state, status)),
     since === null ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
   ];

@@ -113,7 +113,7 @@ function row(name) {
 }
 
 function words(stream) {
-  return [badge(stream.health.word), ...(failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
+  return [badge(stream.health.word), ...(stream.health.word === "failing" || failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
 }
 
 function rounded(value) {
