@@ -2,7 +2,7 @@
 
 import { ask, query } from "./api.js";
 import { distinguish, DURATIONS, lines, together } from "./chart.js";
-import { el, svg, swap, table } from "./dom.js";
+import { el, loading, svg, swap, table } from "./dom.js";
 import { briefly, clock, compact, count, dated, seconds } from "./format.js";
 import { zone } from "./zone.js";
 
@@ -63,7 +63,7 @@ export function sparkline(past, { name, about, tell }) {
 /** A stream's history: buttons for the time span, a strip of its health, and a chart for each measure. `chosen` is called with a span's name and hours. */
 export function pastOf(name, chosen) {
   const state = { span: SPANS[1], charts: null, isClosed: false };
-  const [buttons, place] = [el("div", { class: "buttons", role: "group", "aria-label": "Span" }), el("div", {})];
+  const [buttons, place] = [el("div", { class: "buttons", role: "group", "aria-label": "Span" }), el("div", {}, loading("the past"))];
   const node = el("section", { "aria-label": "Past" }, el("h2", {}, "Past"), buttons, place);
   const choose = (span) => {
     state.span = span;

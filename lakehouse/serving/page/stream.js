@@ -1,7 +1,7 @@
 // One stream: its health, the drawing of its pipeline, a search for a record, its history, steps, events and settings.
 
 import { askIfThere, declared, query } from "./api.js";
-import { badge, el, moment, renew, table } from "./dom.js";
+import { badge, el, loading, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { finder } from "./finding.js";
 import { ago, briefly, count, dated, seconds, UNKNOWN } from "./format.js";
@@ -44,6 +44,7 @@ export function open(root, parameters, name) {
   update();
   records.update(parameters.record);
   declared().then((all) => drawn.exportTo(all.find((one) => one.name === name)?.stores ?? []), () => {});
+  renew(settings, loading("the settings"));
   settingsOf(name).then((found) => renew(settings, ...found));
   return {
     update: (changed) => records.update(changed.record),
