@@ -6,6 +6,7 @@ import { address } from "./filters.js";
 import { count, cut } from "./format.js";
 
 const MOST_WHY = 240;
+const SAME = 24; // characters that a value and a message share if they are about the same text
 const FILE = "dead-letters.jsonl";
 
 export function listing(letters, wanted) {
@@ -18,7 +19,7 @@ export function listing(letters, wanted) {
       el("a", { href: link, key: link, class: "whole" }, cut(one.id, 9)),
       moment(one.firstSeen),
       one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
-      [why(one.reasons), beginning(one.value)],
+      [why(one.reasons), beginning(one)],
       place(one, wanted),
       one.stream,
       ...(isMixed ? [badge(one.status)] : []),
@@ -31,9 +32,10 @@ export function listing(letters, wanted) {
   return letters.length === 0 ? [shown] : [shown, el("div", { class: "buttons" }, ...jsonLines(lines, FILE))];
 }
 
-/** The beginning of a record's value, if the caller may see it. */
-function beginning(value) {
-  return value === undefined ? null : value === null ? el("span", { class: "muted" }, "null") : el("code", { class: "value" }, value);
+/** The beginning of a record's value, if the caller may see it, and unless the message above it already has it. */
+function beginning({ value, reasons }) {
+  const isTold = value?.length >= SAME && reasons[0]?.message?.includes(value.slice(0, SAME));
+  return value === undefined || isTold ? null : value === null ? el("span", { class: "muted" }, "null") : el("code", { class: "value" }, value);
 }
 
 /** The first reason's message, which ends with the refused value, and the number of further reasons. */

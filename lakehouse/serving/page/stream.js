@@ -60,11 +60,12 @@ export function open(root, parameters, name) {
 
 function health(state, status) {
   const { word, since } = state.health;
+  const reason = briefReason(state, status);
   return [
     badge(word),
     word === "failing" || failing(state).length === 0 ? null : badge("failing", "blocked"),
-    el("span", { class: "reason" }, briefReason(state, status)),
-    since === null ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
+    el("span", { class: "reason" }, reason),
+    since === null || reason.includes(dated(since)) ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
   ];
 }
 

@@ -161,7 +161,7 @@ function told(status) {
       badge(word, kind ?? word),
       el("strong", {}, names.join(", ")),
       el("span", { class: "reason" }, what),
-      since && names.length === 1 ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
+      since && names.length === 1 && !what.includes(dated(since)) ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
     ),
   );
 }
