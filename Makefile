@@ -97,7 +97,7 @@ lock: dev ## Resolve requirements/*.in again into hash-locked requirements/*.txt
 sbom: dev ## Write the wheel's and the image's bills of materials (CycloneDX) to build/sbom
 	@$(BIN)/python scripts/sbom.py build/sbom
 
-pictures: dev ## Take pictures of all views of the live page during a demo (five minutes)
+pictures: dev ## Take pictures of all views of the live page, and run the notebooks, on a demo (ten minutes)
 	@scripts/browser.sh
 	@$(BIN)/python -m tests.support.pictures build/pictures docs/overview.png
 

@@ -46,6 +46,13 @@ def make() -> str:
             _number("Gates (1: open)", f"min by (stream) (lakehouse_gate_open{_STREAM})", "{{stream}}")
         )
         .with_panel(_number("Firing alerts", 'count(ALERTS{alertstate="firing"}) or vector(0)', ""))
+        .with_panel(_number("Readable (1: yes)", "min by (what) (lakehouse_up)", "{{what}}"))
+        .with_panel(
+            _number("Audits (1: clean)", f"min by (stream) (lakehouse_audit_clean{_STREAM})", "{{stream}}")
+        )
+        .with_panel(
+            _number("Alerts evaluated by `lakehouse alert` (1: yes)", "max(lakehouse_alerts_evaluated)", "")
+        )
         .with_row(dashboard.Row("Time until records are in gold"))
         .with_panel(_line("Longest wait", f"lakehouse:in_gold_wait_seconds{_STREAM}", "{{stream}}", "s"))
         .with_panel(
@@ -118,6 +125,14 @@ def make() -> str:
                 "short",
             )
         )
+        .with_panel(
+            _line(
+                "Processes that run a layer",
+                f"max by (stream, layer) (lakehouse_layer_processes{_STREAM})",
+                "{{stream}} {{layer}}",
+                "short",
+            )
+        )
         .with_row(dashboard.Row("Tables"))
         .with_panel(
             _line(
@@ -125,6 +140,14 @@ def make() -> str:
                 f"max by (stream) (lakehouse_dead_letters_open{_STREAM})",
                 "{{stream}}",
                 "short",
+            )
+        )
+        .with_panel(
+            _line(
+                "Refused share, as last reported",
+                f"max by (stream, table) (lakehouse_refused_ratio{_STREAM})",
+                "{{table}}",
+                "percentunit",
             )
         )
         .with_panel(

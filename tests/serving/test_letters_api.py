@@ -212,6 +212,36 @@ def test_raw_bytes_are_only_for_who_may_see_payloads_and_nobody_keeps_them(
     assert f"payload reads the value of the dead letter {1:064x}" in caplog.text
 
 
+def test_a_list_has_the_beginning_of_each_value_if_the_caller_may_see_it(
+    make_client: MakeClient, lake: ServedLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = [b'{"a":\n1}', b"\xff\x00", None, "ü".encode() * 200]
+    lake.write_spec(DEAD_LETTERS, [letter(n, "late", value=value) for n, value in enumerate(values)])
+    tokens = Tokens(lake.settings.home)
+    reader, payload = (
+        {"Authorization": f"Bearer {tokens.add(one.value, [Scope.READ, one])}"}
+        for one in (Scope.READ, Scope.PAYLOAD)
+    )
+    client = make_client(Access(tokens))
+    assert client.get(f"{PATH}?values=true", headers=reader).status_code == 403
+    assert "value" not in client.get(f"{PATH}?values=false", headers=reader).json()["letters"][0]
+    with caplog.at_level("INFO", logger="lakehouse"):
+        found = client.get(f"{PATH}?values=true&limit=3", headers=payload)
+    assert [one["value"] for one in found.json()["letters"]] == [
+        f"{'ü' * 60}… (400 bytes)",
+        None,
+        "0xff00",
+    ]
+    assert found.headers["cache-control"] == "no-store"
+    assert "payload reads the values of 3 dead letters" in caplog.text
+    (last,) = client.get(f"{PATH}?values=true&limit=3&cursor={found.json()['next']}", headers=payload).json()[
+        "letters"
+    ]
+    assert last["value"] == '{"a":\\n1}'
+    none = client.get(f"{PATH}?values=true&status=replayed", headers=payload).json()
+    assert none["letters"] == []
+
+
 def test_nothing_was_ever_refused_or_checked(client: TestClient) -> None:
     assert client.get(PATH).json()["letters"] == []
     assert client.get(f"{PATH}/counts").json()["counts"] == []

@@ -111,13 +111,15 @@ def test_letters_are_found_by_a_text_and_nothing_can_be_done_to_more_than_these(
 def test_the_list_says_why_and_shows_the_text_of_strangers_as_text(
     lake: ServedLake, page: Page, tmp_path: Path
 ) -> None:
-    tried = letter(2, "late", "wrong_type", "future", attempts=3)
-    lake.write_spec(DEAD_LETTERS, [letter(1, HOSTILE, topic=HOSTILE), tried])
+    tried = letter(2, "late", "wrong_type", "future", attempts=3, value=b"<img src=y>")
+    lake.write_spec(DEAD_LETTERS, [letter(1, HOSTILE, topic=HOSTILE, value=HOSTILE.encode()), tried])
     with serving(lake, tmp_path / "log") as (_, url):
         page.go(f"{url}/#/letters")
         page.wait(f"{LISTED}.length === 2")
         said = page.run("[...document.querySelectorAll('td .message')].map((one) => one.innerText)")
         assert said == ["it is late +2", f"it is {HOSTILE}"]
+        values = page.run("[...document.querySelectorAll('td .value')].map((one) => one.innerText)")
+        assert values == ["<img src=y>"]  # the other value is in its message
         tries = "[...document.querySelectorAll('.sides section:last-child tbody tr')]"
         assert page.run(f"{tries}.map((one) => one.lastChild.innerText)") == ["3", ""]
         page.click(".sides section:last-child a", HOSTILE)

@@ -1,4 +1,4 @@
-"""A stream's health is the same wherever it is shown: JSON, metrics, the API, alerts and the terminal.
+"""A stream's health is the same wherever it is shown: JSON, metrics, the API, alerts, the terminal, the page.
 
 Each situation is a lake that has only logs, and what a broker says of its topics.
 """
@@ -29,21 +29,27 @@ from lakehouse.operations.telemetry import (
     Observation,
     ObservationCollector,
     Observer,
+    QueryRun,
     Run,
     Word,
     observe,
 )
 from lakehouse.operations.telemetry.broker import Broker, Ends
 from lakehouse.operations.telemetry.runs import as_json, file_of
+from lakehouse.storage.tables.specs import LEASE
 from tests.support import pipeline
-from tests.support.log_lakes import DAY, ENDS, caught_up
+from tests.support.browser import Page
+from tests.support.log_lakes import DAY, ENDS, Logs, added, caught_up, removed
+from tests.support.page_status import show_answer
 from tests.support.served_lakes import MakeClient, ServedLake, letter
+from tests.support.serving import serving
 from tests.support.streams import CALL_RECORDS, CALLS
 
 NOW = pipeline.utc(DAY.format("08:14:00"))
 READ = ENDS[-1]
 WAITING_SINCE = NOW - timedelta(minutes=13)
-LATER = NOW + timedelta(days=2)
+SOON, LATER = NOW + timedelta(minutes=5), NOW + timedelta(days=2)
+REFUSAL = "PostgreSQL at 127.0.0.1:5432 refuses the rows: permission denied for table call_records"
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,12 @@ class Place:
     waiting: dict[str, int]
 
 
-def run_all(place: Place, layers: Sequence[str] = LAYERS, at: datetime = NOW) -> None:
+def run_all(
+    place: Place, layers: Sequence[str] = LAYERS, at: datetime = NOW, queries: Sequence[QueryRun] = ()
+) -> None:
     """Record a sign of life of a process on another host."""
-    home, run = place.lake.settings.home, Run("elsewhere", 7, tuple(layers), ("calls",), at, at, None)
+    home = place.lake.settings.home
+    run = Run("elsewhere", 7, tuple(layers), ("calls",), at, at, None, tuple(queries))
     file = file_of(home, run.host, run.pid)
     file.parent.mkdir(parents=True)
     file.write_text(as_json(run))
@@ -101,7 +110,38 @@ def run_two_layers(place: Place) -> None:
 def take_redis_away(place: Place) -> None:
     """Let the export note that Redis lacks rows."""
     run_all(place)
-    place.sent.write_text(json.dumps({**json.loads(place.sent.read_text()), "redis_is_behind": True}))
+    lack(place, "redis")
+
+
+def take_postgres_away(place: Place) -> None:
+    """Let the export note that PostgreSQL lacks rows."""
+    run_all(place)
+    lack(place, "postgres")
+
+
+def lack(place: Place, store: str) -> None:
+    place.sent.write_text(json.dumps({**json.loads(place.sent.read_text()), f"{store}_is_behind": True}))
+
+
+def let_postgres_refuse(place: Place) -> None:
+    run_all(place, queries=[QueryRun("export.call_records", error=REFUSAL, failed_at=WAITING_SINCE)])
+
+
+def hold_a_lease(place: Place) -> None:
+    """Let rows wait for silver for minutes while a rebuild has the lease of its table."""
+    run_all(place, at=SOON)
+    logs = Logs(place.lake.root)
+    logs.append("bronze.call_metrics", DAY.format("08:14:30"), (5,))
+    metadata = {"id": "silver.call_metrics", "schemaString": "{}", "configuration": {LEASE: "a rebuild"}}
+    logs.commit("silver.call_metrics", DAY.format("08:14:20"), [{"metaData": metadata}])
+
+
+def erase(place: Place) -> None:
+    """Rewrite files of bronze and silver without the rows of a person."""
+    run_all(place)
+    at, logs = DAY.format("08:13:50"), Logs(place.lake.root)
+    for table in ("bronze.call_metrics", "silver.call_metrics"):
+        logs.commit(table, at, [removed("a.parquet", 4, at), *added([3], at)])
 
 
 def close_the_gate(place: Place) -> None:
@@ -130,17 +170,25 @@ SITUATIONS: dict[str, tuple[Callable[[Place], None], Word]] = {
     "one layer stands still": (send_nothing, Word.STALLED),
     "Kafka is away": (take_kafka_away, Word.UNKNOWN),
     "Redis is away": (take_redis_away, Word.BEHIND),
+    "PostgreSQL is away": (take_postgres_away, Word.BEHIND),
+    "PostgreSQL refuses rows": (let_postgres_refuse, Word.FAILING),
+    "a lease is held": (hold_a_lease, Word.STALLED),
+    "records were erased": (erase, Word.WELL),
     "the gate is closed": (close_the_gate, Word.BLOCKED),
     "nearly all is refused": (refuse, Word.REFUSING),
     "many letters are open": (storm, Word.WELL),
     "no events for two days": (send_no_events, Word.STALE),
     "the clock was set back by a day": (fall_behind, Word.UNKNOWN),
 }
-MOMENTS = {"no events for two days": LATER, "the clock was set back by a day": NOW - timedelta(days=1)}
+MOMENTS = {
+    "a lease is held": SOON,
+    "no events for two days": LATER,
+    "the clock was set back by a day": NOW - timedelta(days=1),
+}
 
 
-@pytest.fixture
-def place(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place_in(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Fill a lake, and let the broker of the next observations be that of this place."""
     sent = caught_up(lake.root).note_sent("gold.call_records", str(CALL_RECORDS.export.topic), 3)
     waiting = dict[str, int]()
 
@@ -158,6 +206,11 @@ def place(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(Broker, "ends", ends)
     monkeypatch.setattr(Broker, "times_of", times_of)
     return Place(lake, sent, waiting)
+
+
+@pytest.fixture
+def place(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return place_in(lake, monkeypatch)
 
 
 def word_in_metrics(seen: Observation) -> list[str]:
@@ -213,6 +266,51 @@ def test_the_word_and_its_reason_are_the_same_everywhere(
     of_api = stream["health"]
     assert (of_api["word"], of_api["reason"]) == (word.value, health.reason)
     assert (of_api["since"] is None) is (health.since is None)
+
+
+def test_a_reason_names_what_a_step_waits_for_or_why_it_fails_and_since_when(place: Place) -> None:
+    let_postgres_refuse(place)
+    failing = observe([CALLS], place.lake.settings, NOW).streams[0].health
+    assert (failing.reason, failing.since) == (f"export.call_records fails: {REFUSAL}", WAITING_SINCE)
+    file_of(place.lake.settings.home, "elsewhere", 7).unlink()
+    file_of(place.lake.settings.home, "elsewhere", 7).parent.rmdir()
+    hold_a_lease(place)
+    waiting = observe([CALLS], place.lake.settings, SOON).streams[0].health
+    assert waiting.reason.startswith("5 rows of bronze.call_metrics wait for silver.call_metrics")
+    said = "; its step waits while silver.call_metrics is being rebuilt, replayed or maintained"
+    assert waiting.reason.endswith(said)
+
+
+@pytest.mark.soak
+def test_the_page_shows_the_same_word_and_reason(
+    lake: ServedLake,
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    page: Page,
+    tmp_path: Path,
+) -> None:
+    with serving(lake, tmp_path / "log") as (_, url):
+        for number, (situation, (happen, word)) in enumerate(SITUATIONS.items()):
+            own = {"lake": str(tmp_path / f"{number}" / "lake"), "home": tmp_path / f"{number}" / "home"}
+            place = place_in(ServedLake(lake.settings.changed(own)), monkeypatch)
+            happen(place)
+            seen = observe([CALLS], place.lake.settings, MOMENTS.get(situation, NOW))
+            answer = told_by_the_api(seen, make_client, monkeypatch)
+            monkeypatch.undo()
+            page.go("about:blank")
+            page.go(f"{url}/")
+            show_answer(page, answer)
+            assert page.text(".streams tbody .badge") == word.value, situation
+            assert page.text(".headline") == f"{answer['summary']}."
+            reason = seen.streams[0].health.reason
+            lines = page.run(
+                "[...document.querySelectorAll('.reasons li, .notice')].map((one) => one.innerText)"
+            )
+            if seen.broker_reason is not None:  # which a notice shows, and a stream's line does not repeat
+                assert reason.endswith(lines[0]), situation
+            elif word is not Word.WELL:
+                assert any(reason in line for line in lines), situation
+            assert not any("failing\n" in line for line in lines[1:]), situation
 
 
 @pytest.mark.parametrize("situation", ["nothing runs, and records wait", "one layer is behind"])

@@ -5,12 +5,9 @@ Most tests replace the status in the browser, so that streams are as bad and as 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,15 +17,14 @@ from lakehouse.operations.quality.results import GATES
 from lakehouse.storage.tables.specs import EPOCH
 from lakehouse.streams.definition import MergedTable
 from tests.support.browser import Page, hold_answers
-from tests.support.served_lakes import NOON_MS, Row, ServedLake, at, event, product
+from tests.support.page_status import NAMES, run, seen, show
+from tests.support.served_lakes import NOON_MS, ServedLake, at, event, product
 from tests.support.serving import serving
 from tests.support.streams import STREAMS
 
 pytestmark = pytest.mark.soak
 TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
-DONE_AT = {"bronze": "11:59", "silver": "11:58", "gold": "11:57", "export": "11:56"}
-NAMES = "[...document.querySelectorAll('.streams th a')].map((one) => one.innerText).join()"
 CELLS = """[...document.querySelectorAll('.streams tbody tr')].map((row) =>
     [...row.cells].map((one) => one.innerText.replace(/\\s+/g, ' ').trim()))"""
 REASONS = """[...document.querySelectorAll('.reasons li')].map((one) =>
@@ -56,41 +52,6 @@ ADD_A_RUN = """(() => {
     };
 })()"""
 """Adds a process to the status of the stream sales."""
-
-
-def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
-    """Return a stream as /api/v1/status describes it at noon; its records have waited for 13 minutes."""
-    lag = {"records": records, "seconds": 780.0 if records else 0.0}
-    backlogs = [{"layer": layer, **lag} for layer in DONE_AT]
-    queries = [
-        {"name": f"{layer}.a", "layer": layer, "done": 3, "doneAt": f"2026-05-04T{time}:00Z", "behind": []}
-        for layer, time in DONE_AT.items()
-    ]
-    health = {"word": word, "reason": f"{name} is {word} for a reason", "since": None, "isUnrun": False}
-    nothing = dict.fromkeys(("gate", "newestEvent", "freshnessS", "audit", "lakeReason"))
-    empty: dict[str, list[Row]] = {
-        kind: [] for kind in ("partitions", "layers", "tables", "eventTimes", "refused")
-    }
-    own = {"name": name, "health": health, "backlogs": backlogs, "waiting": backlogs[0], "queries": queries}
-    return {**nothing, **empty, **own, "runs": [run()], "openLetters": 12_345, **values}
-
-
-def run(*queries: Row) -> Row:
-    return {"host": "h", "pid": 7, "layers": ["gold"], "beatAt": "2026-05-04T12:00:00Z", "queries": queries}
-
-
-def show(page: Page, streams: Sequence[Row]) -> None:
-    """Let the page see these streams from now on, and wait until it shows them."""
-    reasons = dict.fromkeys(("lakeReason", "brokerReason", "eventsReason"))
-    summary = "1 of 3 streams is stopped; no record waits"
-    answer = {"at": "2026-05-04T12:00:00Z", "summary": summary, "streams": streams, **reasons}
-    page.run(f"""(() => {{
-        window.asked ??= window.fetch;
-        window.fetch = (path, options) => path === '/api/v1/status'
-            ? Promise.resolve(new Response({json.dumps(json.dumps(answer))}))
-            : window.asked(path, options);
-    }})()""")
-    page.wait(f"{NAMES} === {json.dumps(','.join(str(one['name']) for one in streams))}")
 
 
 def test_twelve_streams_fit_as_a_table_and_on_a_phone_they_are_a_list(

@@ -130,7 +130,7 @@ def test_the_page_lists_every_kind_of_event_and_every_status_of_a_letter() -> No
         ("○", "muted", {"idle", "empty"}),
         ("▲", "warn", {"stale", "behind"}),
         ("◆", "odd", {"unknown"}),
-        ("■", "bad", {"refusing", "blocked", "stalled", "stopped"}),
+        ("■", "bad", {"refusing", "blocked", "failing", "stalled", "stopped"}),
     ],
 )
 def test_a_word_of_health_has_a_shape_beside_its_colour(shape: str, colour: str, words: set[str]) -> None:

@@ -234,15 +234,19 @@ def test_values_on_the_page_are_those_of_gold(
 
 
 @pytest.mark.soak
-def test_a_series_has_one_colour_in_all_charts_and_keeps_it(
+def test_a_series_has_one_colour_in_all_charts_and_keeps_it_and_an_axis_has_its_unit(
     filled: ServedLake, page: Page, tmp_path: Path
 ) -> None:
     at_end = NOON_MS + 29 * MINUTE_MS
     for service in ("billing", "zeta"):
         filled.write(TABLES["metrics_1m"], [minute(service, "memory_mb", start_ms=at_end)])
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=NOTE_TEXTS_OF_CHARTS)
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/#/gold/metrics_1m?within=")
         page.wait("document.querySelectorAll('.uplot').length === 2")
+        texts = "[...document.querySelectorAll('.uplot canvas')].map((one) => one.texts ?? [])"
+        page.wait(f"{texts}[1]?.includes('avg (MB)')")
+        assert page.run(f"{texts}[0].includes('avg')")  # the name cpu tells no unit
         cpu, memory = page.run(COLOURS_OF_CHARTS)
         assert (set(cpu), set(memory)) == ({"auth", "billing", HOSTILE}, {"billing", "zeta"})
         assert cpu["billing"] == memory["billing"]

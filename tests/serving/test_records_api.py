@@ -55,6 +55,7 @@ def test_a_record_is_told_layer_by_layer_in_camel_case_with_the_columns_of_its_k
     assert row["key"] == {"user_id": "u1", "window_start": "2026-05-04T12:00:00Z"}
     assert row["sent"] == {
         "topic": "aggregated-transactions",
+        "stores": ["redis"],
         "version": 0,
         "sentVersion": None,
         "sentAt": None,

@@ -28,7 +28,7 @@ LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
         (f"{LETTERS}?Topic=a", "no parameter 'Topic': did you mean topic?"),
         (
             f"{LETTERS}?offset=1",
-            "no parameter 'offset': cursor, limit, rule, since, status, stream, text, topic or until",
+            "no parameter 'offset': cursor, limit, rule, since, status, stream, text, topic, until or values",
         ),
         (f"{LETTERS}/counts?Stream=sales", "no parameter 'Stream': did you mean stream?"),
         (f"{HAPPENINGS}?kinds=start", "no parameter 'kinds': did you mean kind?"),

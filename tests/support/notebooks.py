@@ -30,6 +30,13 @@ HARMLESS = {
 """Output of a JVM, and of the first plot on a machine."""
 
 
+STRIPPED = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+"""The metadata of a notebook in the repository."""
+
+
 @dataclass
 class Cell:
     """A cell and its output: tables as HTML, plots as PNG, and its standard error."""
@@ -59,6 +66,27 @@ def execute(notebook: Path, settings: Settings, directory: Path) -> Notebook:
 
     Raises CellExecutionError if a cell raises an error.
     """
+    return {cell["id"]: _cell(cell) for cell in _executed(notebook, settings, directory)["cells"]}
+
+
+def store(notebook: Path, settings: Settings, directory: Path) -> None:
+    """Run a notebook in the same way, and write it with the tables and plots that its cells show."""
+    document = _executed(notebook, settings, directory)
+    document["metadata"] = STRIPPED
+    for cell in document["cells"]:
+        cell["metadata"] = {}
+        if cell["cell_type"] == "code":
+            cell["execution_count"] = None
+            cell["outputs"] = [one for one in cell["outputs"] if "data" in one]
+        for output in cell.get("outputs", []):
+            output["metadata"] = {}
+            if "execution_count" in output:
+                output["execution_count"] = None
+    nbformat.write(document, notebook)  # type: ignore[no-untyped-call]
+
+
+def _executed(notebook: Path, settings: Settings, directory: Path) -> Any:
+    """Return the notebook with its cells' output."""
     spec = directory / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -78,7 +106,7 @@ def execute(notebook: Path, settings: Settings, directory: Path) -> Notebook:
     kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     asyncio.run(_run(client, manager, kept | _environment(settings, directory)))
     assert list(elsewhere.iterdir()) == []
-    return {cell["id"]: _cell(cell) for cell in document["cells"]}
+    return document
 
 
 async def _run(client: NotebookClient, manager: AsyncKernelManager, environment: dict[str, str]) -> None:

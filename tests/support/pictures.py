@@ -1,5 +1,7 @@
 """Take pictures of all views of the live page, after a demo and with streams that receive events.
 
+Then execute the notebooks on the demo's lake, and store them with their output.
+
     make pictures
 
 The pictures are in build/pictures, for people to look at: each view at three widths, light and dark. The
@@ -20,8 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.dev.services.processes import free_port
+from lakehouse.settings import Settings
 from tests.support.browser import Page, browsing
-from tests.support.processes import LAKEHOUSE
+from tests.support.notebooks import store
+from tests.support.processes import LAKEHOUSE, ROOT
 
 PATIENCE_S = 600.0
 EVENTS_FOR_S = 100
@@ -71,6 +75,9 @@ def main(target: Path, overview: Path) -> None:
         finally:
             demo.terminate()
             demo.wait()
+        for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+            own = {"lake": str(home / "demo" / "lake"), "home": home / "demo"}
+            store(notebook, Settings().changed(own), Path(tempfile.mkdtemp(dir=directory)))
 
 
 def take_all(page: Page, url: str, target: Path) -> None:

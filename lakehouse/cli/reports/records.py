@@ -4,7 +4,7 @@ transactions-topic/0/17 in transactions
 bronze.transactions         landed 2026-11-22 08:12:00 UTC; Kafka's time is 2026-11-22 08:11:58 UTC
 silver.transactions         event time 2026-11-22 08:11:57 UTC
 gold.user_transactions_5m   there: user_id=u1, window_start=2026-11-22 08:10:00 UTC
-  sent                      version 12 of 14 to aggregated-transactions: 5 rows of gold.… wait for export.…
+  sent                      version 12 of 14 to aggregated-transactions, redis, at 2026-11-22 08:13:00 UTC (…
 """
 
 from __future__ import annotations
@@ -80,8 +80,11 @@ def _gold(row: InGold) -> str:
 def _sent(sent: Sent) -> str:
     if sent.version is None or sent.sent_version is None:
         return sent.reason or "nothing has been sent yet"
-    to = "" if sent.topic is None else f" to {sent.topic}"
-    return f"version {min(sent.sent_version, sent.version):,} of {sent.version:,}{to}{_because(sent.reason)}"
+    stores = ", ".join([*(() if sent.topic is None else (sent.topic,)), *sent.stores])
+    to = f" to {stores}" if stores else ""
+    at = "" if sent.sent_at is None else f", at {_time(sent.sent_at)}"
+    version = f"version {min(sent.sent_version, sent.version):,} of {sent.version:,}"
+    return f"{version}{to}{at}{_because(sent.reason)}"
 
 
 def _because(reason: str | None) -> str:

@@ -37,6 +37,7 @@ _COLOURS = {
     Word.REFUSING: "red",
     Word.UNKNOWN: "magenta",
     Word.BLOCKED: "red",
+    Word.FAILING: "red",
     Word.STALLED: "red",
     Word.STOPPED: "red",
 }
@@ -176,11 +177,15 @@ def _streams(run: Run, states: Sequence[StreamState]) -> str:
     return f" of {', '.join(names) if len(names) <= _NAMED else f'{len(names)} streams'}"
 
 
-def _failing(states: Iterable[StreamState]) -> Iterator[RenderableType]:
+def _failing(states: Sequence[StreamState]) -> Iterator[RenderableType]:
+    """Yield a line for each failing step, unless it is the reason for its stream's health."""
+    told = {state.health.reason for state in states}
     failing = {
         one.name: one.error for state in states for run in state.runs for one in run.queries if one.error
     }
     for name, error in failing.items():
+        if f"{name} fails: {error}" in told:
+            continue
         yield _indented(Text.assemble((f"{name} fails: ", "red"), printable(error)))
 
 

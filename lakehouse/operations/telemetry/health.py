@@ -15,6 +15,7 @@ from lakehouse.operations.telemetry.values import (
     Health,
     LayerLag,
     PartitionLag,
+    QueryRun,
     QueryState,
     Refused,
     StreamGate,
@@ -37,6 +38,7 @@ def health_of(
     lag_limit: timedelta,
     fresh: timedelta,
     refused: Sequence[Refused] = (),
+    failing: Sequence[QueryRun] = (),
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
@@ -44,7 +46,7 @@ def health_of(
     stream is behind if a record has waited longer than `lag_limit`, or a store lacks rows that other stores
     contain. A stream is stale if its newest event is older than `fresh`. Rows held back by a closed gate do
     not count as waiting. If dead letters are open, `refused` contains the latest reports about the records
-    that silver refused.
+    that silver refused. `failing` contains the queries that currently fail.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -56,6 +58,7 @@ def health_of(
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
     found += [_refusing(one) for one in refused if one.is_over]
+    found += [Health(Word.FAILING, f"{one.name} fails: {one.error}", one.failed_at) for one in failing]
     if newest_event is None:
         found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
     elif now - newest_event > fresh:

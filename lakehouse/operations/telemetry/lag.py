@@ -45,7 +45,7 @@ from lakehouse.operations.telemetry.values import (
 from lakehouse.settings import Settings
 from lakehouse.storage.files import files_of
 from lakehouse.storage.spark.query_errors import what_of
-from lakehouse.storage.tables.specs import Position, TableSpec, path_of
+from lakehouse.storage.tables.specs import LEASE, Position, TableSpec, path_of
 from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Stream
 
@@ -278,11 +278,16 @@ class _Watched:
             lag_limit=timedelta(seconds=self._settings.telemetry.lag_limit_s),
             fresh=_FRESH,
             refused=state.refused if state.open_letters != 0 else (),
+            failing=[query for run in state.runs for query in run.queries if query.error is not None],
         )
         denied = (seen.broker.denied.get(topic) for topic in self.topics)
         broker_reason = seen.broker_reason or next(filter(None, denied), None)
         if broker_reason is not None and health.word in _WITH_THE_BROKER:
             return Health(Word.UNKNOWN, broker_reason)
+        leased = [name for name, log in self._logs.items() if LEASE in log.properties]
+        if leased and health.word in (Word.BEHIND, Word.STALLED):
+            why = f"its step waits while {leased[0]} is being rebuilt, replayed or maintained"
+            return replace(health, reason=f"{health.reason}; {why}")
         return health
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:

@@ -165,12 +165,13 @@ class Heartbeat(Watch):
         self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Record a query's failure."""
-        self._change(name, lambda _: {"error": reason})
+        """Record a query's failure, and the time of the first one since it last worked."""
+        now = datetime.now(UTC)
+        self._change(name, lambda known: {"error": reason, "failed_at": known.failed_at or now})
 
     def on_recovery(self, name: str) -> None:
         """Record that a failed query has recovered."""
-        self._change(name, lambda _: {"error": None})
+        self._change(name, lambda _: {"error": None, "failed_at": None})
 
     def on_restart(self, name: str) -> None:
         """Count a restart of a query."""

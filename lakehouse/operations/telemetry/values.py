@@ -28,6 +28,7 @@ class Word(StrEnum):
     REFUSING  silver has refused a larger share of its records than allowed, and dead letters are open
     UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
     BLOCKED   the gate is closed
+    FAILING   a step has failed and is being retried
     STALLED   records have waited longer than allowed, and no micro-batch has been written in that time
     STOPPED   records are waiting for a layer that no process is running
     """
@@ -40,6 +41,7 @@ class Word(StrEnum):
     REFUSING = "refusing"
     UNKNOWN = "unknown"
     BLOCKED = "blocked"
+    FAILING = "failing"
     STALLED = "stalled"
     STOPPED = "stopped"
 
@@ -203,8 +205,8 @@ class QueryRun:
     """A query in a running process, and its last micro-batch, which ended at `at`.
 
     `batch` is the table version that the micro-batch wrote or sent, or None before the first micro-batch.
-    `phases_s` contains durations in seconds, keyed by phase. `error` is the current failure, or None if the
-    query works.
+    `phases_s` contains durations in seconds, keyed by phase. `error` is the current failure, and `failed_at`
+    is when the query began to fail; both are None if the query works.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -217,6 +219,7 @@ class QueryRun:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     restarts: int = 0
+    failed_at: datetime | None = None
 
 
 @dataclass(frozen=True)

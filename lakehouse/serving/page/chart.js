@@ -1,7 +1,7 @@
 // Charts of windows, drawn by uPlot: the percentile bands of one series, or several series compared.
 
 import { el } from "./dom.js";
-import { clock, count, dated, words } from "./format.js";
+import { clock, count, dated, seconds, words } from "./format.js";
 import { zone } from "./zone.js";
 
 const HEIGHT = 300;
@@ -12,8 +12,11 @@ const STEPS = [1, 5, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * M
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
 const DASHES = [[], [6, 4], [2, 3]];
 
-/** A chart of one series: its average, and the bands p50 to p90 and p90 to p99. */
-export function bands(name, points, windowSeconds) {
+/** An axis of durations in seconds. */
+export const DURATIONS = { label: "duration", tell: seconds, incrs: [0.1, 0.5, ...STEPS] };
+
+/** A chart of one series: its average, and the bands p50 to p90 and p90 to p99. `axis` is as in `lines`. */
+export function bands(name, points, windowSeconds, axis) {
   const [line, wide, close] = ["--line-1", "--band-wide", "--band-close"].map(colour);
   const { at, columns } = spread(points, windowSeconds, ["p99", "p90", "p50", "avg", "min", "max"]);
   const series = [
@@ -26,6 +29,7 @@ export function bands(name, points, windowSeconds) {
   ];
   const options = {
     series,
+    axis,
     bands: [
       { series: [1, 2], fill: wide },
       { series: [2, 3], fill: close },
@@ -69,8 +73,12 @@ function alone(values) {
   return [...values.keys()].filter((index) => !isGap(index) && isGap(index - 1) && isGap(index + 1));
 }
 
-/** A chart of one `measure` of several series, `{name, points}`; `isLow` if it is one of several charts. */
-export function lines(title, compared, measure, windowSeconds, isLow = false) {
+/**
+ * A chart of one `measure` of several series, `{name, points}`; `isLow` if it is one of several charts. `axis` has
+ * the `label` of the value axis, with the unit, and optionally `tell`, which formats a value, and `incrs`, the
+ * distances between the axis' labels.
+ */
+export function lines(title, compared, measure, windowSeconds, axis, isLow = false) {
   const all = compared.flatMap((one) => one.points);
   const times = whole([...new Set(all.map((one) => one.at))].sort((one, other) => one - other), windowSeconds);
   const columns = compared.map(({ points }) => {
@@ -79,7 +87,7 @@ export function lines(title, compared, measure, windowSeconds, isLow = false) {
   });
   const points = { filter: (plot, index, areShown) => (areShown ? null : alone(plot.data[index])) };
   const series = compared.map(({ name }) => ({ label: name, ...lineOf(name), width: 2, points }));
-  return chart(title, all, windowSeconds, [times, ...columns], { series, height: isLow ? LOW : HEIGHT });
+  return chart(title, all, windowSeconds, [times, ...columns], { series, axis, height: isLow ? LOW : HEIGHT });
 }
 
 /** Combine several charts into one; `node` contains them. */
@@ -95,7 +103,7 @@ export function together(charts, node) {
 }
 
 /** A chart; `take` replaces its data with data of the same kind, and keeps the zoom. */
-function chart(title, points, windowSeconds, data, { series, bands: filled = [], height = HEIGHT }) {
+function chart(title, points, windowSeconds, data, { series, axis, bands: filled = [], height = HEIGHT }) {
   const place = el("div", { class: "chart", role: "img", "aria-label": summary(title, points) });
   const note = el("span", { class: "provisional-note" });
   const node = el("figure", {}, el("figcaption", {}, title, " ", note), place);
@@ -114,11 +122,11 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [],
     }
   });
   return {
-    kind: [title, ...series.map((one) => one.label)].join("\n"),
+    kind: [title, axis.label, ...series.map((one) => one.label)].join("\n"),
     node,
     source: { data, points },
     begin() {
-      plot = new window.uPlot(options(place, series, filled, shown, windowSeconds, height), data, place);
+      plot = new window.uPlot(options(place, { series, axis, bands: filled, height }, shown, windowSeconds), data, place);
       plot.root.setAttribute("aria-hidden", "true");
       sized.observe(place);
     },
@@ -137,7 +145,7 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [],
   };
 }
 
-function options(place, series, filled, shown, windowSeconds, height) {
+function options(place, { series, axis: { label, tell = count, incrs }, bands: filled, height }, shown, windowSeconds) {
   const [muted, line, shade, surface] = ["--muted", "--line", "--shade", "--surface"].map(colour);
   const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
   return {
@@ -145,10 +153,10 @@ function options(place, series, filled, shown, windowSeconds, height) {
     height,
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone()),
     scales: { x: { time: true } },
-    axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
+    axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, ...(incrs && { incrs }), size: 64, label, labelFont: axis.font, labelSize: 18, values: (_plot, values) => values.map(tell) }],
     series: [
       { label: zone(), value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
-      ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one, points: { fill: surface, ...one.points } })),
+      ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : tell(value)), ...one, points: { fill: surface, ...one.points } })),
     ],
     bands: filled,
     cursor: { drag: { x: true, y: false } },

@@ -102,12 +102,20 @@ function auditBadge(differences, notCompared) {
 
 function drawnSuites({ expectations: found, dataDocs }, again) {
   const button = runNow("Run the suites now", "expect", "Run every suite on the current tables?", "The findings are stored in ops.expectation_results.", again);
-  const names = [...new Set(found.map((one) => one.table))].sort();
+  const failed = found.filter((one) => !one.success);
+  const isFailing = (name) => failed.some((one) => one.table === name);
+  const names = [...new Set(found.map((one) => one.table))].sort((one, other) => isFailing(other) - isFailing(one) || (one < other ? -1 : 1));
   if (names.length === 0) {
     return [el("p", { class: "muted" }, "No suite has run yet."), button];
   }
   const pages = dataDocs === null ? null : el("p", {}, el("a", { href: dataDocs.slice(1) }, "Data Docs"), " of all runs, as pages");
-  return [button, pages, ...names.flatMap((name) => drawnSuite(name, found.filter((one) => one.table === name)))];
+  return [failed.length === 0 ? null : lastFailed(failed, found.length), button, pages, ...names.flatMap((name) => drawnSuite(name, found.filter((one) => one.table === name)))];
+}
+
+/** A sentence with the expectation that failed last. */
+function lastFailed(failed, all) {
+  const last = failed.reduce((newest, one) => (one.checkedAt > newest.checkedAt ? one : newest));
+  return el("p", { class: "trouble" }, `${count(failed.length)} of ${count(all)} expectations fail; the last, at `, moment(last.checkedAt), ` ${zone()}: ${last.table}: ${last.expectation}`);
 }
 
 function drawnSuite(name, results) {

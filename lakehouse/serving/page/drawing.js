@@ -2,7 +2,7 @@
 
 import { bands, distinguish, lines, together } from "./chart.js";
 import { el, exact } from "./dom.js";
-import { camel, words } from "./format.js";
+import { camel, unitOf, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;
@@ -23,7 +23,8 @@ export function drawn(table, rows, wanted) {
   }
   const series = grouped(table, rows, wanted);
   if (series.length === 1 && numeric.includes("p50") && numeric.includes("p99")) {
-    return bands(series[0].name, points(table, series[0].rows), table.windowSeconds);
+    const unit = unitOf(metricOf(table, series[0].rows[0]));
+    return bands(series[0].name, points(table, series[0].rows), table.windowSeconds, { label: unit || "value" });
   }
   const apart = unitsOf(table, series);
   const drawable = [...apart].slice(0, MOST_CHARTS).map(([unit, found]) => [unit, found, found.slice(0, MOST_SERIES)]);
@@ -32,7 +33,8 @@ export function drawn(table, rows, wanted) {
     const shown = first.map((one) => ({ ...one, points: points(table, one.rows) }));
     const some = shown.length < found.length ? `${shown.length} of ${found.length}` : `${found.length}`;
     const title = `${unit === "" ? "" : `${unit}: `}${words(measure)} of ${some} series`;
-    const chart = lines(title, shown, measure, table.windowSeconds, apart.size > 1);
+    const axis = { label: [words(measure), unitOf(unit) && `(${unitOf(unit)})`].filter(Boolean).join(" ") };
+    const chart = lines(title, shown, measure, table.windowSeconds, axis, apart.size > 1);
     const links = found.slice(0, MOST_LINKS).map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name));
     const choose = el("details", { class: "muted" }, el("summary", {}, "Show one series with its percentiles"), ...links);
     return { ...chart, node: el("div", {}, chart.node, numeric.includes("p50") && shown.length > 1 ? choose : null) };
@@ -42,13 +44,18 @@ export function drawn(table, rows, wanted) {
   return together(charts, el("div", {}, el("div", { class: charts.length > 1 ? "charts" : null }, ...charts.map((one) => one.node)), more));
 }
 
-/** Group series by metric, the last of several key columns: each metric has its own unit and axis. */
+/** A row's metric, the last of several key columns, or "" if there is only one. */
+function metricOf(table, row) {
+  const columns = groupOf(table);
+  return columns.length > 1 ? String(row.key[columns.at(-1)]) : "";
+}
+
+/** Group series by metric: each metric has its own unit and axis. */
 function unitsOf(table, series) {
   const columns = groupOf(table);
-  const last = columns.at(-1);
   const units = new Map();
   for (const one of series) {
-    const unit = columns.length > 1 ? String(one.rows[0].key[last]) : "";
+    const unit = metricOf(table, one.rows[0]);
     const name = columns.length > 1 ? columns.slice(0, -1).map((column) => one.rows[0].key[column]).join(" · ") : one.name;
     units.set(unit, [...(units.get(unit) ?? []), { ...one, name }]);
   }

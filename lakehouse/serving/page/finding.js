@@ -1,9 +1,11 @@
 // One Kafka record in every layer, looked up by its coordinates, by its id, or by the id of its dead letter.
 
-import { ask, query } from "./api.js";
+import { ask, declared, query } from "./api.js";
 import { badge, el, field, loading, moment, swap, table } from "./dom.js";
 import { count, words } from "./format.js";
+import { zone } from "./zone.js";
 
+const SHORT_PLACE = /^(\d+)\/(\d+)$/;
 const PLACE = /^([^/]+)\/(\d+)\/(\d+)$/;
 const LETTER = /^[0-9a-f]{64}$/;
 
@@ -14,7 +16,7 @@ export function address(stream, { topic, partition, offset }) {
 
 /** A form and its result: their node, and `update`, which is called with the record that the view's URL names. */
 export function finder(stream) {
-  const input = el("input", { name: "record", key: "i:record", placeholder: "TOPIC/PARTITION/OFFSET or id", autocomplete: "off", spellcheck: "false", maxlength: 1000 });
+  const input = el("input", { name: "record", key: "i:record", placeholder: "TOPIC/PARTITION/OFFSET, PARTITION/OFFSET or id", autocomplete: "off", spellcheck: "false", maxlength: 1000 });
   const place = el("div", { "aria-live": "polite" });
   const form = el("form", { class: "filters", role: "search" }, field("Kafka coordinates, or the id of the record or its dead letter", input), el("button", { type: "submit" }, "Find"));
   form.addEventListener("submit", (event) => {
@@ -36,7 +38,7 @@ export function finder(stream) {
     swap(place, loading("the record"));
     let shown;
     try {
-      shown = (await found(record)).flatMap(drawn);
+      shown = (await found(stream, record)).flatMap(drawn);
     } catch (problem) {
       shown = [el("p", { class: problem.status === 404 ? "notice" : "trouble", role: "alert" }, problem.message)];
     }
@@ -46,12 +48,19 @@ export function finder(stream) {
 }
 
 /** The records that a text names. A record's id can look like coordinates or a dead letter's id, so it is tried last. */
-async function found(record) {
+async function found(stream, record) {
   const place = PLACE.exec(record);
   const byId = async () => (await ask(query("/api/v1/records", { id: record }))).records;
+  const at = (parts) => ask(`/api/v1/records/${parts.map(encodeURIComponent).join("/")}`);
   try {
     if (place !== null) {
-      return [await ask(`/api/v1/records/${place.slice(1).map(encodeURIComponent).join("/")}`)];
+      return [await at(place.slice(1))];
+    }
+    const short = SHORT_PLACE.exec(record);
+    if (short !== null) {
+      const { topics } = (await declared()).find((one) => one.name === stream) ?? { topics: [] };
+      const places = await Promise.all(topics.map((topic) => at([topic, ...short.slice(1)])));
+      return places.some(hasLanded) ? places : [...places, ...(await byId().catch(() => []))];
     }
     return LETTER.test(record) ? (await ask(query("/api/v1/records", { letter: record }))).records : await byId();
   } catch (problem) {
@@ -62,6 +71,10 @@ async function found(record) {
       throw problem;
     });
   }
+}
+
+function hasLanded({ streams }) {
+  return streams.some(({ bronze, letters }) => bronze.isThere || letters.length > 0);
 }
 
 function drawn({ topic, partition, offset, streams }) {
@@ -89,9 +102,13 @@ function keyOf(key) {
   return Object.entries(key ?? {}).map(([name, value]) => `${words(name)} ${value}`).join(", ");
 }
 
-function sent({ topic, version, sentVersion, rowsWaiting, reason }) {
-  const to = topic === null ? "" : ` to ${topic}`;
+/** How far the export has sent the table, when, and to which stores. */
+function sent({ topic, stores, version, sentVersion, sentAt, rowsWaiting, reason }) {
+  if (sentVersion === null) {
+    return reason;
+  }
+  const to = [topic, ...stores].filter(Boolean).join(", ");
   const waiting = rowsWaiting ? `, ${count(rowsWaiting)} rows wait` : "";
-  const state = sentVersion === null ? "" : `up to version ${count(sentVersion)} of ${count(version)}${to}${waiting}`;
-  return [state, reason].filter(Boolean).join("; ");
+  const at = sentAt === null ? null : [" at ", moment(sentAt), ` ${zone()}`];
+  return [`up to version ${count(sentVersion)} of ${count(version)}${to === "" ? "" : ` to ${to}`}`, at, waiting, reason === null ? null : `; ${reason}`];
 }

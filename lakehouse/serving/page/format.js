@@ -101,3 +101,14 @@ export function words(name) {
 export function camel(name) {
   return name.replace(/_([a-z\d])/g, (_all, letter) => letter.toUpperCase());
 }
+
+const UNITS = {
+  ns: "ns", us: "µs", ms: "ms", s: "s", sec: "s", seconds: "s", minutes: "min", hours: "h",
+  bytes: "bytes", kb: "KB", mb: "MB", gb: "GB", kib: "KiB", mib: "MiB", gib: "GiB", percent: "%", pct: "%", celsius: "°C", eur: "EUR", usd: "USD",
+};
+
+/** The unit that ends a metric's name, such as "ms" of request_latency_ms, or "" if it names none. */
+export function unitOf(name) {
+  const parts = words(name).split(/[\s./:-]+/);
+  return (parts.length > 1 && Object.hasOwn(UNITS, parts.at(-1)) && UNITS[parts.at(-1)]) || "";
+}

@@ -2,12 +2,13 @@
 
 import { ask, declared, query } from "./api.js";
 import { copyButton } from "./copying.js";
-import { calm, el, field, loading, select, swap } from "./dom.js";
+import { calm, el, field, loading, moment, select, swap } from "./dom.js";
 import { drawn } from "./drawing.js";
 import { count, words } from "./format.js";
 import { live, on } from "./live.js";
 import { groupOf, rowsTable, timeOf } from "./rows.js";
 import { sqlOf } from "./sql.js";
+import { zone } from "./zone.js";
 
 const SPANS = [["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"], ["", "everything"]];
 const SHORT = 3600; // windows up to this length are first shown for six hours, and longer ones for all times
@@ -176,15 +177,27 @@ function form(table, wanted, seen) {
 
 function facts(table, found) {
   const provisional = found.rows.filter((row) => row.isFinal === false).length;
-  const state = live.status?.streams.find((one) => one.name === table.stream)?.tables.find((one) => one.name === `gold.${table.name}`);
+  const stream = live.status?.streams.find((one) => one.name === table.stream);
+  const state = stream?.tables.find((one) => one.name === `gold.${table.name}`);
   const settings = Object.entries(table.settings ?? {}).map(([name, value]) => `${name} ${value}`);
   const said = [
     `${count(found.rows.length)} ${found.rows.length === 1 ? "row" : "rows"}${found.next === null ? "" : ", the newest"}${state?.rows ? ` of ${count(state.rows)}` : ""}`,
     provisional === 0 ? null : `${count(provisional)} provisional`,
     `version ${count(found.version)}`,
     ...settings,
+    ...sent(stream?.queries.find((one) => one.name === `export.${table.name}`)),
   ];
   return [el("p", { class: "facts" }, ...said.filter(Boolean).map((one) => el("span", {}, one)))];
+}
+
+/** How far the export has sent a table, when, and which stores lack rows; nothing if that is unknown. */
+function sent(query) {
+  if (query === undefined) {
+    return [];
+  }
+  const told = query.done === null ? "nothing sent yet" : [`sent up to version ${count(query.done)} at `, moment(query.doneAt), ` ${zone()}`];
+  const late = query.behind.length === 0 ? null : el("span", { class: "late" }, `▲ ${query.behind.join(", ")}: rows are missing`);
+  return [told, late];
 }
 
 function same(table, wanted, found) {

@@ -1,8 +1,8 @@
 // The streams' history: sparklines of the last day for the overview, and charts of an hour, a day or a week.
 
 import { ask, query } from "./api.js";
-import { distinguish, lines, together } from "./chart.js";
-import { el, svg, swap, table } from "./dom.js";
+import { distinguish, DURATIONS, lines, together } from "./chart.js";
+import { el, loading, svg, swap, table } from "./dom.js";
 import { briefly, clock, compact, count, dated, seconds } from "./format.js";
 import { zone } from "./zone.js";
 
@@ -60,14 +60,15 @@ export function sparkline(past, { name, about, tell }) {
   );
 }
 
-/** A stream's history: buttons for the time span, a strip of its health, and a chart for each measure. */
-export function pastOf(name) {
+/** A stream's history: buttons for the time span, a strip of its health, and a chart for each measure. `chosen` is called with a span's name and hours. */
+export function pastOf(name, chosen) {
   const state = { span: SPANS[1], charts: null, isClosed: false };
-  const [buttons, place] = [el("div", { class: "buttons", role: "group", "aria-label": "Span" }), el("div", {})];
+  const [buttons, place] = [el("div", { class: "buttons", role: "group", "aria-label": "Span" }), el("div", {}, loading("the past"))];
   const node = el("section", { "aria-label": "Past" }, el("h2", {}, "Past"), buttons, place);
   const choose = (span) => {
     state.span = span;
     renewButtons();
+    chosen(...span);
     again();
   };
   const renewButtons = () =>
@@ -110,12 +111,12 @@ function drawn(name, { start, stepS, streams }) {
   }
   const rate = (name, measure) => ({ name, points: points.map((one) => ({ at: one.at, value: one[measure] })) });
   const rates = [rate("arrived", "arrivedPerS"), rate("read", "landedPerS")];
-  const alone = (title, { name: measure, about }) => lines(title, [{ name: about, points }], measure, stepS, true);
+  const alone = (title, { name: measure, about }, axis) => lines(title, [{ name: about, points }], measure, stepS, axis, true);
   distinguish([...rates.map((one) => one.name), MEASURES[1].about, MEASURES[2].about]);
   const all = [
-    lines("Records per second", rates, "value", stepS, true),
-    alone("Longest wait in seconds", MEASURES[1]),
-    alone("Open dead letters", MEASURES[2]),
+    lines("Records per second", rates, "value", stepS, { label: "records/s" }, true),
+    alone("Longest wait", MEASURES[1], DURATIONS),
+    alone("Open dead letters", MEASURES[2], { label: "letters" }),
   ];
   const rows = points.flatMap((one, index) =>
     past.word[index] === null

@@ -1,6 +1,6 @@
 // Dead letters: counts, a filtered list, and actions on the matching letters.
 
-import { ask, declared, query } from "./api.js";
+import { ask, askIfThere, declared, query } from "./api.js";
 import { confirmed } from "./acting.js";
 import { calm, el, loading, swap, table } from "./dom.js";
 import { address, asked, chosen, filterForm, timeLinks } from "./filters.js";
@@ -23,6 +23,7 @@ export function open(root, parameters) {
   let isBusy = false;
   let isDue = false;
   const topics = new Set();
+  const sees = seesValues();
   const again = async () => {
     isDue = true;
     if (isBusy) {
@@ -47,7 +48,7 @@ export function open(root, parameters) {
     try {
       const filters = asked(now);
       const [found, counted, streams] = await Promise.all([
-        ask(query("/api/v1/dead-letters", { ...filters, limit: 50, cursor: cursors.at(-1) })),
+        ask(query("/api/v1/dead-letters", { ...filters, limit: 50, cursor: cursors.at(-1), values: await sees })),
         ask(query("/api/v1/dead-letters/counts", { ...filters, rule: null, status: null })),
         declared(),
       ]);
@@ -105,6 +106,12 @@ export function open(root, parameters) {
       clearTimeout(timer);
     },
   };
+}
+
+/** Whether the caller may see the values of records. */
+async function seesValues() {
+  const session = await askIfThere("/api/v1/session").catch(() => null);
+  return session?.scopes.includes("payload") ?? false;
 }
 
 function countTable(counts, wanted) {

@@ -1,7 +1,7 @@
 // The log: the pipeline's events, and this server's actions since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
-import { badge, calm, el, field, loading, moment, select, swap, table } from "./dom.js";
+import { badge, calm, el, field, loading, moment, say, select, swap, table } from "./dom.js";
 import { count, words } from "./format.js";
 import { on } from "./live.js";
 
@@ -10,6 +10,8 @@ const SHOWN = ["kind", "stream", "layer", "table", "message", "actor"];
 const EVERY_MS = 5000;
 const MOST = 200;
 const MOST_OF_STREAM = 10;
+const HOUR_MS = 3_600_000;
+const SPANS = [["", "any time"], ["1", "hour"], ["24", "24 hours"], ["168", "7 days"]];
 
 export function open(root, parameters) {
   const [form, list, actions] = [el("div", {}), el("section", {}, loading("the events")), el("section", {})];
@@ -20,7 +22,7 @@ export function open(root, parameters) {
     try {
       const [streams, found, done] = await Promise.all([
         declared(),
-        askIfThere(query("/api/v1/happenings", { kind: mine.kind, stream: mine.stream, limit: MOST })),
+        askIfThere(query("/api/v1/happenings", { kind: mine.kind, stream: mine.stream, since: startOf(mine.within), limit: MOST })),
         ask("/api/v1/actions"),
       ]);
       await calm();
@@ -52,21 +54,38 @@ export function open(root, parameters) {
   };
 }
 
-/** A stream's newest events, for its view: their node, and `close`. */
+/** A stream's newest events, for its view: their node, `within`, which is called with a span's name and hours, and `close`. */
 export function happeningsOf(stream) {
-  const place = el("div", {}, loading("the events"));
+  const [place, title] = [el("div", {}, loading("the events")), el("h2", {}, "Events")];
+  let span = { limit: MOST_OF_STREAM };
   const again = async () => {
+    const mine = span;
+    let shown;
     try {
-      const found = await askIfThere(query("/api/v1/happenings", { stream, limit: MOST_OF_STREAM }));
-      await calm();
-      swap(place, happenings(found));
+      const { hours = "", limit } = mine;
+      shown = happenings(await askIfThere(query("/api/v1/happenings", { stream, since: startOf(hours), limit })));
     } catch (problem) {
-      swap(place, el("p", { class: "trouble", role: "alert" }, problem.message));
+      shown = el("p", { class: "trouble", role: "alert" }, problem.message);
     }
+    await calm();
+    mine === span && swap(place, shown);
   };
   again();
-  const all = el("a", { href: query("#/log", { stream }) }, "All events");
-  return { node: el("section", {}, el("h2", {}, "Events"), place, el("p", {}, all)), close: on("table", (name) => name === "ops.events" && again()) };
+  const all = el("a", { href: query("#/log", { stream }), key: "all" }, "All events");
+  return {
+    node: el("section", {}, title, place, el("p", {}, all)),
+    within(name, hours) {
+      say(title, `Events of the last ${name}`);
+      span = { hours, limit: MOST };
+      again();
+    },
+    close: on("table", (name) => name === "ops.events" && again()),
+  };
+}
+
+/** The time `hours` ago, or null for any time. */
+function startOf(hours = "") {
+  return hours === "" ? null : new Date(Date.now() - Number(hours) * HOUR_MS).toISOString();
 }
 
 function filterForm(wanted, streams) {
@@ -75,6 +94,7 @@ function filterForm(wanted, streams) {
     { class: "filters" },
     field("Kind", select("kind", [["", "all"], ...KINDS.map((one) => [one, words(one)])], wanted.kind)),
     field("Stream", select("stream", [["", "all"], ...streams.map((one) => one.name)], wanted.stream)),
+    field("Within", select("within", SPANS, wanted.within)),
   );
   form.addEventListener("change", () => {
     location.hash = query("#/log", Object.fromEntries(new FormData(form)));

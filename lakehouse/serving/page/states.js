@@ -32,9 +32,9 @@ export function isUnrun({ runs, health }) {
   return runs.length === 0 && !health.isUnrun;
 }
 
-/** The steps of a stream that currently fail, as their processes report them. */
-export function failing({ runs }) {
-  return runs.flatMap((run) => run.queries).filter((one) => one.error);
+/** The steps of a stream that currently fail, as their processes report them, without the one that its health names. */
+export function failing({ runs, health }) {
+  return runs.flatMap((run) => run.queries).filter((one) => one.error && health.reason !== `${one.name} fails: ${one.error}`);
 }
 
 /** The stores that lack rows because they were unavailable or full. */

@@ -1,7 +1,7 @@
 // One stream: its health, the drawing of its pipeline, a search for a record, its history, steps, events and settings.
 
 import { askIfThere, declared, query } from "./api.js";
-import { badge, el, moment, renew, table } from "./dom.js";
+import { badge, el, loading, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { finder } from "./finding.js";
 import { ago, briefly, count, dated, seconds, UNKNOWN } from "./format.js";
@@ -15,9 +15,9 @@ export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
   const [said, head, facts, steps, settings] = ["", "lead", "facts", "steps", "settings"].map((kind) => el("div", { class: kind || null }));
   const details = drawer(name);
-  const past = pastOf(name);
-  const records = finder(name);
   const events = happeningsOf(name);
+  const past = pastOf(name, events.within);
+  const records = finder(name);
   const drawn = pipeline(name, details.open);
   const shown = el("div", { "data-stream": name }, head, facts, el("div", { class: "card" }, drawn.node), records.node, past.node, steps, events.node, settings);
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/" }, "Overview")), el("h1", {}, name), said);
@@ -44,6 +44,7 @@ export function open(root, parameters, name) {
   update();
   records.update(parameters.record);
   declared().then((all) => drawn.exportTo(all.find((one) => one.name === name)?.stores ?? []), () => {});
+  renew(settings, loading("the settings"));
   settingsOf(name).then((found) => renew(settings, ...found));
   return {
     update: (changed) => records.update(changed.record),
@@ -59,11 +60,12 @@ export function open(root, parameters, name) {
 
 function health(state, status) {
   const { word, since } = state.health;
+  const reason = briefReason(state, status);
   return [
     badge(word),
-    failing(state).length === 0 ? null : badge("failing", "blocked"),
-    el("span", { class: "reason" }, briefReason(state, status)),
-    since === null ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
+    word === "failing" || failing(state).length === 0 ? null : badge("failing", "blocked"),
+    el("span", { class: "reason" }, reason),
+    since === null || reason.includes(dated(since)) ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
   ];
 }
 
@@ -117,6 +119,13 @@ function roundOf({ runs }, step) {
   return [count(total(last.map((one) => one.rows))), seconds(took)];
 }
 
+/** A sentence that names the settings that are not defaults. */
+function given(settings) {
+  const keys = settings.filter((one) => one.from !== "default").map((one) => el("code", {}, one.key));
+  const told = keys.length === 0 ? "all have their default" : `${count(keys.length)} ${keys.length === 1 ? "is" : "are"} set: `;
+  return el("p", {}, `Of ${count(settings.length)} settings, ${told}`, ...keys.flatMap((one, index) => (index === 0 ? [one] : [", ", one])), ".");
+}
+
 /** The settings that the stream depends on, its own first, and where each comes from. */
 async function settingsOf(name) {
   const title = el("h2", {}, "Settings");
@@ -128,7 +137,7 @@ async function settingsOf(name) {
       one.from === "default" ? el("span", { class: "muted" }, "default") : el("code", { class: "whole" }, one.from),
     ]);
     const about = el("p", { class: "muted" }, "The values that this server read when it started. Secrets are masked.");
-    return [title, table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
+    return [title, rows.length === 0 ? null : given(found.settings), table("Settings", ["setting", "value", "from"], rows, { empty: "This server does not report settings." }), rows.length === 0 ? null : about];
   } catch (problem) {
     return [title, el("p", { class: "trouble", role: "alert" }, problem.message)];
   }

@@ -113,7 +113,7 @@ function row(name) {
 }
 
 function words(stream) {
-  return [badge(stream.health.word), ...(failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
+  return [badge(stream.health.word), ...(stream.health.word === "failing" || failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
 }
 
 function rounded(value) {
@@ -161,7 +161,7 @@ function told(status) {
       badge(word, kind ?? word),
       el("strong", {}, names.join(", ")),
       el("span", { class: "reason" }, what),
-      since && names.length === 1 ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
+      since && names.length === 1 && !what.includes(dated(since)) ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
     ),
   );
 }

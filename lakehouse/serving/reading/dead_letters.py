@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from lakehouse.common.readable import readable
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS, SCHEMA
 from lakehouse.serving.reading import delta
 from lakehouse.serving.reading.delta import FirstRows, Found, Order, Snapshot, Table
@@ -29,6 +30,7 @@ _MOST_HEADERS = 100
 _MOST_NAME = 1_000
 _LONGEST_CHARACTER = 4
 _VALUES_AT_ONCE = 64
+_MOST_BEGUN = 120
 
 Part = Literal["value", "key", "header"]
 
@@ -219,6 +221,17 @@ class Letters:
             FirstRows([]),
         )
 
+    def beginnings_of(self, rows: Sequence[Row]) -> Found[dict[str, str | None]]:
+        """Return the beginning of each letter's value as one line of text, or None for a null value, by id.
+
+        `rows` has the letters, newest first, with their `id` and `first_seen`.
+        """
+
+        def read(snapshot: Snapshot) -> dict[str, str | None]:
+            return {id_: _beginning(value) for id_, value in _values_of(snapshot, rows)} if rows else {}
+
+        return delta.read_or(self._table, read, {})
+
     def shapes(self, wanted: WantedLetters) -> Found[Shapes]:
         """Group the newest 500 dead letters that match by the shape of their value, largest group first."""
         columns = ("id", "topic", "partition", "offset", "first_seen", "reasons")
@@ -234,15 +247,7 @@ class Letters:
             )
             if not first.rows:
                 return _NO_SHAPES
-            ids = ds.field("id").isin([row["id"] for row in first.rows])
-            oldest = delta.since("first_seen", first.rows[-1]["first_seen"])
-            # Values can be large, so they are read only now, and a few rows at a time.
-            parts = snapshot.rows(("id", "value"), delta.everything([oldest, ids]), most=_VALUES_AT_ONCE)
-            shapes = {
-                id_: shape_of(value)
-                for part in parts
-                for id_, value in zip(part["id"].to_pylist(), part["value"].to_pylist(), strict=True)
-            }
+            shapes = {id_: shape_of(value) for id_, value in _values_of(snapshot, first.rows)}
             groups = by_shape((shapes[row["id"]], row) for row in first.rows)
             return Shapes(groups, len(first.rows), has_more=first.has_more)
 
@@ -279,6 +284,21 @@ class Letters:
         """Return a dead letter's status and the raw bytes of its record, or None if the id is unknown."""
         columns = ("status", *RAW)
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
+
+
+def _values_of(snapshot: Snapshot, rows: Sequence[Row]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the ids and values of letters, given newest first; at least one.
+
+    Values can be large, so only those of the given letters are read, and a few at a time.
+    """
+    ids = ds.field("id").isin([row["id"] for row in rows])
+    oldest = delta.since("first_seen", rows[-1]["first_seen"])
+    for part in snapshot.rows(("id", "value"), delta.everything([oldest, ids]), most=_VALUES_AT_ONCE):
+        yield from zip(part["id"].to_pylist(), part["value"].to_pylist(), strict=True)
+
+
+def _beginning(value: bytes | None) -> str | None:
+    return None if value is None else readable(value[:_MOST_BEGUN], _MOST_BEGUN, length=len(value))
 
 
 def _reasons(part: pa.Table, field: Literal["rule", "message"]) -> tuple[pa.Array, pa.Array]:

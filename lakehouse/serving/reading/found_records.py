@@ -59,6 +59,7 @@ class LetterOf:
 class Sent:
     """The export's progress in a gold table. `topic` is None if only stores receive the table.
 
+    `stores` names the stores besides Kafka to which the settings export the table.
     `version` is the table's newest version. `sent_version` is the last version whose changes the export has
     sent, and `sent_at` the time (UTC) when it did so; both are None if nothing has been sent. `rows_waiting`
     counts change-feed rows, and is None if that is unknown. `behind` names the stores that lack
@@ -66,6 +67,7 @@ class Sent:
     """
 
     topic: str | None
+    stores: tuple[str, ...]
     version: int | None
     sent_version: int | None
     sent_at: datetime | None

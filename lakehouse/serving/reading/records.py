@@ -21,6 +21,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from lakehouse.common.errors import SettingsError
 from lakehouse.common.nearest import did_you_mean, nearest, shown
 from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
 from lakehouse.engine.ops_tables.retained import RETENTION
@@ -40,6 +41,7 @@ from lakehouse.serving.reading.found_records import (
 )
 from lakehouse.serving.reading.gold import Gold, is_time
 from lakehouse.settings import Settings
+from lakehouse.sinks import registry as sinks
 from lakehouse.storage.tables.specs import TableSpec, from_micros, path_of
 from lakehouse.streams.contract import COORDINATES
 from lakehouse.streams.definition import GoldTable, MergedTable, Source, Stream
@@ -86,6 +88,8 @@ class RecordSearch:
         self._bronze = {one.table: self._table("bronze", one.table) for _, one in self._sources}
         self._silver = {one.table: self._table("silver", one.table) for _, one in self._sources}
         self._losses, self._retention = self._of(DATA_LOSSES), self._of(RETENTION)
+        tables = (table for stream in streams for table in stream.tables)
+        self._stores = {table.name: _stores_of(table, settings) for table in tables}
         self.topics = tuple(sorted({settings.topic(source.topic) for _, source in self._sources}))
 
     @property
@@ -231,6 +235,7 @@ class RecordSearch:
         topic = table.export.topic
         return Sent(
             topic=None if topic is None else self._settings.topic(topic),
+            stores=self._stores[table.name],
             version=version,
             sent_version=None if query is None else query.done,
             sent_at=None if query is None else query.done_at,
@@ -238,6 +243,14 @@ class RecordSearch:
             behind=() if query is None else query.behind,
             reason=record_reasons.unsent(state, query, name, version),
         )
+
+
+def _stores_of(table: MergedTable, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the stores that a table is exported to, besides Kafka."""
+    try:
+        return tuple(kind.name for kind in sinks.used_by(table, settings))
+    except SettingsError:  # a run refuses these settings
+        return ()
 
 
 def _why_no_row(main: GoldTable, table: MergedTable, *, is_there: bool) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -27,10 +27,10 @@ from lakehouse.serving.reading.dead_letters import (
     outline,
     piece,
 )
-from lakehouse.serving.reading.delta import Found
+from lakehouse.serving.reading.delta import FirstRows, Found
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.serving.reading.shapes import as_json
-from lakehouse.serving.security.access import caller_of, requires
+from lakehouse.serving.security.access import LOCAL, caller_of, requires
 from lakehouse.serving.security.tokens import Scope
 from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.streams.messages.layout import Row
@@ -64,6 +64,13 @@ Since = Annotated[
 Until = Annotated[
     str | None, Query(max_length=64, description="Only dead letters first seen before this time.")
 ]
+Values = Annotated[
+    bool,
+    Query(
+        description="Also return `value`, the beginning of each record's value on one line, as text or hex. "
+        "Requires a token with the scope `payload`."
+    ),
+]
 Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The dead letter's id.")]
 Which = Annotated[Part, Query(description="The part of the record to return.")]
 Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's index, counted from 0.")]
@@ -94,7 +101,15 @@ async def _wanted(
     )
 
 
+async def _with_payload(request: Request, *, values: Values = False) -> bool:
+    """Return whether values are wanted. Raises Problem 403 if they are, and the caller may not see them."""
+    if values:
+        requires(Scope.PAYLOAD)(request)
+    return values
+
+
 Filtered = Annotated[WantedLetters, Depends(_wanted)]
+WithValues = Annotated[bool, Depends(_with_payload)]
 
 
 def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
@@ -132,18 +147,21 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
 
     @routes.get("")
     async def newest(
-        request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
+        request: Request,
+        wanted: Filtered,
+        values: WithValues,
+        *,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Response:
         """Return dead letters, newest first, without their raw bytes."""
         await _refuse_unnamed(wanted, lookups, letters, declared)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
-        shown, following = found.value.rows, None
-        if found.value.has_more:
-            following = parameters.cursor("dead_letters", [shown[-1]["first_seen"], shown[-1]["id"]])
-        rows = [_listed(row) for row in shown]
-        origin = _origin(found, [row["status"] for row in shown])
-        return answered(request, origin, {"letters": rows, "count": len(rows), "next": following})
+        if not values:
+            return answered(request, *_list_of(found))
+        begun = await lookups.scan_large(lambda: letters.beginnings_of(found.value.rows))
+        return _with_values(request, *_list_of(found), begun.value)
 
     @routes.get("/{id}")
     async def letter(request: Request, id_: Id) -> Response:
@@ -177,6 +195,26 @@ def router(lookups: Lookups, letters: Letters, declared: Names) -> APIRouter:
         return unkept(origin, head, f'"bytes":{piece(data, offset)}')
 
     return routes
+
+
+def _list_of(found: Found[FirstRows]) -> tuple[Origin, dict[str, Any]]:
+    """Return a page of dead letters with its origin, and the cursor of the next page."""
+    shown, following = found.value.rows, None
+    if found.value.has_more:
+        following = parameters.cursor("dead_letters", [shown[-1]["first_seen"], shown[-1]["id"]])
+    told = {"letters": [_listed(row) for row in shown], "count": len(shown), "next": following}
+    return _origin(found, [row["status"] for row in shown]), told
+
+
+def _with_values(
+    request: Request, origin: Origin, told: Mapping[str, Any], begun: Mapping[str, str | None]
+) -> Response:
+    """Return a page of dead letters with the beginning of each value. A request with a token is logged."""
+    rows = [{**row, "value": begun.get(row["id"])} for row in told["letters"]]
+    if caller_of(request) is not LOCAL:
+        _log.info("%s reads the values of %d dead letters", caller_of(request).name, len(rows))
+    others = {name: told[name] for name in ("count", "next")}
+    return unkept(origin, others, f'"letters":{json.dumps(rows, ensure_ascii=False)}')
 
 
 async def _refuse_unnamed(wanted: WantedLetters, lookups: Lookups, letters: Letters, declared: Names) -> None:

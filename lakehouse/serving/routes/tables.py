@@ -50,7 +50,7 @@ def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> A
 
     @routes.get("/streams")
     async def list_streams() -> Response:
-        """Return all streams with their stores and gold tables, and the parameters of each table.
+        """Return all streams with their topics, stores and gold tables, and the parameters of each table.
 
         `stores` contains the stores to which the stream's gold tables are exported, as configured.
         """
@@ -210,7 +210,8 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
 
 def _described(stream: Stream, settings: Settings) -> dict[str, Any]:
     tables = [_described_table(table) for table in stream.tables]
-    return {"name": stream.name, "stores": _stores(stream, settings), "tables": tables}
+    topics = list(dict.fromkeys(settings.topic(source.topic) for source in stream.sources))
+    return {"name": stream.name, "topics": topics, "stores": _stores(stream, settings), "tables": tables}
 
 
 def _stores(stream: Stream, settings: Settings) -> list[dict[str, str]]:

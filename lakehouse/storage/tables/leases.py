@@ -39,9 +39,9 @@ from lakehouse.common.errors import TableError
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Commit
 from lakehouse.storage.tables.commits import requiring
+from lakehouse.storage.tables.specs import LEASE
 from lakehouse.storage.tables.terms import Terms
 
-_PROPERTY = "lakehouse.lease"
 _DIRECTORY = "_lakehouse_lease"  # VACUUM skips names that begin with an underscore
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
@@ -58,7 +58,7 @@ def begin(spark: SparkSession, path: str) -> Commit:
         if _terms(spark, path).until(holder):
             time.sleep(_LOOK_EVERY_S)
         else:
-            tables.retry_on_conflict(partial(_give_back, spark, path, holder, _PROPERTY))
+            tables.retry_on_conflict(partial(_give_back, spark, path, holder, LEASE))
     return commit
 
 
@@ -82,9 +82,9 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         until = _held_until(spark, path, commit.snapshot)
         if until:
             raise TableError(f"{name} is already being rebuilt, replayed or maintained; {_wait_until(until)}")
-        commit.set_properties({_PROPERTY: holder})
+        commit.set_properties({LEASE: holder})
 
-    with _holding(spark, path, name, holder, _PROPERTY, take=take):
+    with _holding(spark, path, name, holder, LEASE, take=take):
         yield
 
 
@@ -96,7 +96,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str) -> Iterator[
     expires, the block fails as in `held`.
     """
     holder = uuid.uuid4().hex
-    key = f"{_PROPERTY}.{part}.{holder}"
+    key = f"{LEASE}.{part}.{holder}"
     value = f"{what} (process {os.getpid()} on {socket.gethostname()})"
 
     def take() -> None:
@@ -184,7 +184,7 @@ def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
 
 
 def _holder_in(snapshot: Any) -> str | None:
-    holder = snapshot.metadata().configuration().get(_PROPERTY)
+    holder = snapshot.metadata().configuration().get(LEASE)
     return str(holder.get()) if holder.isDefined() else None
 
 
@@ -203,7 +203,7 @@ class _Lease:
 
 def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iterator[_Lease]:
     """Yield the leases on a part of the table, including expired ones."""
-    prefix = f"{_PROPERTY}.{part}."
+    prefix = f"{LEASE}.{part}."
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):
             yield _Lease(key, value, _terms(spark, path).until(key.removeprefix(prefix)))

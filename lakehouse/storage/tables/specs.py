@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from pyspark.sql.types import DataType, StructType
 
+LEASE = "lakehouse.lease"
+"""The table property that names the holder of a table's lease, which may have expired."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
 """The boolean column that marks upserted rows as deletes. If null or missing, the row is kept."""

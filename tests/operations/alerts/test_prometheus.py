@@ -45,6 +45,7 @@ def test_promtool_accepts_the_rules_and_yaml_reads_them(rules: Path) -> None:
         "unread-records",
         "standing-still",
         "refusing",
+        "failing",
         "stale",
         "dead-letters",
         "gate",
@@ -94,6 +95,7 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         series("lakehouse_health", "0x4 1x10", stream="sales", word="stopped", instance="alert:9464"),
         series("lakehouse_health", "1x20", stream="calls", word="behind"),
         series("lakehouse_health", "0x4 1x10", stream="metrics", word="refusing"),
+        series("lakehouse_health", "0x4 1x10", stream="calls", word="failing"),
         series("lakehouse_audit_clean", "1x4 0x10", stream="sales"),
     ]
     expected = [
@@ -109,6 +111,8 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         alerts_at("6m", "standing-still", {"stream": "sales", "severity": "critical"}),
         alerts_at("4m", "refusing"),
         alerts_at("5m", "refusing", {"stream": "metrics", "severity": "warning"}),
+        alerts_at("6m", "failing"),
+        alerts_at("7m", "failing", {"stream": "calls", "severity": "warning"}),
         alerts_at("4m", "audit"),
         alerts_at("5m", "audit", {"stream": "sales", "severity": "critical"}),
         alerts_at("8m", "LakehouseCannotBeSeen", {"what": "broker", "severity": "critical"}),

@@ -13,6 +13,7 @@ from lakehouse.operations.telemetry import (
     Health,
     LayerLag,
     PartitionLag,
+    QueryRun,
     QueryState,
     Refused,
     StreamGate,
@@ -44,6 +45,7 @@ def health(
     held: OpenTransaction | None = None,
     queries: Sequence[QueryState] = QUERIES,
     refused: Sequence[Refused] = (),
+    failing: Sequence[QueryRun] = (),
     partitions: Sequence[PartitionLag] = (),
     layers: Sequence[LayerLag] = (),
 ) -> Health:
@@ -67,6 +69,7 @@ def health(
         lag_limit=timedelta(minutes=1),
         fresh=timedelta(days=1),
         refused=refused,
+        failing=failing,
     )
 
 
@@ -78,6 +81,17 @@ def test_one_that_has_refused_too_much_says_how_much_and_why() -> None:
     assert health(unrun={}, refused=[enough, too_much]) == Health(Word.REFUSING, said, AGO)
     assert health(unrun={}, refused=[too_much], newest=NOW - timedelta(days=2)).word is Word.REFUSING
     assert health(unrun={"bronze": AGO}, refused=[too_much], topic=(1, 0.5)).word is Word.STOPPED
+
+
+def test_one_with_a_failing_step_says_why_and_since_when_unless_it_stands_still() -> None:
+    failing = [QueryRun("silver.a", error="the disk is full", failed_at=AGO)]
+    closed = StreamGate(is_open=False, changed_at=AGO, reasons=("too few rows",))
+    expected = Health(Word.FAILING, "silver.a fails: the disk is full", AGO)
+    assert health(unrun={}, failing=failing) == expected
+    assert health(unrun={}, failing=failing, gate=closed, silver=(None, None), reason="lost") == expected
+    assert health(unrun={"gold": AGO}, failing=failing) == expected
+    assert health(unrun={"silver": AGO}, failing=failing, silver=(1, 5.0)).word is Word.STOPPED
+    assert health(unrun={}, failing=failing, silver=(4, 90.0)).word is Word.STALLED
 
 
 def test_one_that_has_caught_up_and_is_not_run_is_idle_since_it_was_last_run() -> None:

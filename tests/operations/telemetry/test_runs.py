@@ -40,7 +40,7 @@ RUN = Run(
     AT,
     9464,
     (
-        QueryRun("silver.metrics_events", 4, AT, 12, 48.0, {"process": 0.25}, "the disk is full", 2),
+        QueryRun("silver.metrics_events", 4, AT, 12, 48.0, {"process": 0.25}, "the disk is full", 2, AT),
         QueryRun("silver.sales_events"),
     ),
 )
@@ -78,6 +78,7 @@ def test_a_file_has_camel_case_and_iso_8601() -> None:
                 "phasesS": {"process": 0.25},
                 "error": "the disk is full",
                 "restarts": 2,
+                "failedAt": "2026-11-22T09:00:00+00:00",
             }
         ],
     }
@@ -165,11 +166,13 @@ def test_a_process_has_its_file_while_it_lives_and_none_afterwards(tmp_path: Pat
         await_(lambda: queries() != ())
         (one,) = queries()
         assert one.at is not None
-        assert replace(one, at=None) == QueryRun(
+        assert one.failed_at is not None
+        assert replace(one, at=None, failed_at=None) == QueryRun(
             "silver.metrics_events", 3, None, 100, 200.0, {"process": 1.5}, "the disk is full", 1
         )
         heartbeat.on_recovery("silver.metrics_events by the clock")
         await_(lambda: queries()[0].error is None)
+        assert queries()[0].failed_at is None
     assert list(directory_of(tmp_path).iterdir()) == []
     assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
 

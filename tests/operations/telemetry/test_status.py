@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,18 @@ def test_no_sentence_is_shown_twice() -> None:
         "  d, e: nothing has been accepted yet",
         "  gate of g closed since 2026-11-22 09:00:00 UTC: too few rows",
         "no process is running these streams",
+    ]
+
+
+def test_the_failure_that_makes_a_stream_fail_is_shown_once() -> None:
+    other = QueryRun("export.user_transactions_5m", error="Redis is full")
+    run = replace(RUN, queries=(FAILING, other))
+    reason = f"{FAILING.name} fails: {FAILING.error}"
+    failing = state("transactions", Word.FAILING, reason, runs=(run,))
+    lines = shown(Observation(NOW, (failing,)), 100)
+    assert [line for line in lines if "fails" in line] == [
+        f"  transactions: {reason}",
+        "  export.user_transactions_5m fails: Redis is full",
     ]
 
 
