@@ -190,7 +190,7 @@ def result_of(records: int, *letters: Letter) -> report.Result:
 def shown(result: report.Result, limit: int) -> list[str]:
     """Return the lines of the report for a terminal, without the frames of tables."""
     out = io.StringIO()
-    Console(file=out, width=200).print(report.shown(result, 1.0, limit=limit))
+    Console(file=out, width=400).print(report.shown(result, 1.0, limit=limit))
     lines = [line.strip("│ ") for line in out.getvalue().splitlines()]
     return [line for line in lines if line and line[0] not in "┏┃┡└"]
 
@@ -250,6 +250,20 @@ def test_json_has_the_same_counts_by_rule() -> None:
             "message": "bad_timestamp in line 3",
         },
     ]
+
+
+def test_advice_says_where_it_does_not_apply() -> None:
+    result = result_of(2, letter(1, ("null_field", "value")), letter(2, ("wrong_type", "value")))
+
+    advice = [line for line in shown(result, 9) if line.startswith(("null_field: ", "wrong_type: "))]
+    assert advice[0] == (
+        "null_field: if null is a valid value, declare required = false (but outside the kind sql, values and "
+        "keys are always required)"
+    )
+    assert advice[1].endswith(
+        "other text, such as n/a, fits only a string, from which the kind sql can compute "
+        "a number with try_cast"
+    )
 
 
 def test_advice_is_about_rules_that_every_stream_has() -> None:
