@@ -257,8 +257,8 @@ def test_advice_says_where_it_does_not_apply() -> None:
 
     advice = [line for line in shown(result, 9) if line.startswith(("null_field: ", "wrong_type: "))]
     assert advice[0] == (
-        "null_field: if null is a valid value, declare required = false (but outside the kind sql, values and "
-        "keys are always required)"
+        "null_field: if null is a valid value, declare required = false (but outside the kind sql, values "
+        "and keys are always required)"
     )
     assert advice[1].endswith(
         "other text, such as n/a, fits only a string, from which the kind sql can compute "

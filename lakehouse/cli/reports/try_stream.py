@@ -30,13 +30,13 @@ _MOST_COLUMNS = 9
 _ALWAYS = "(but outside the kind sql, values and keys are always required)"
 KEYS = {
     "bad_timestamp": (
-        "if the times are right, declare their format with event_time_unit or event_time_zone; text must be in "
-        "ISO 8601"
+        "if the times are right, declare their format with event_time_unit or event_time_zone; text must be "
+        "in ISO 8601"
     ),
     "wrong_type": (
         "if the values are right, declare the field's type, accepts_numbers = true for a string, or "
-        "accepts_text = true for a number that is written as text; other text, such as n/a, fits only a string, "
-        "from which the kind sql can compute a number with try_cast"
+        "accepts_text = true for a number that is written as text; other text, such as n/a, fits only a "
+        "string, from which the kind sql can compute a number with try_cast"
     ),
     "missing_field": (
         f"if the field is optional in the records, declare required = false {_ALWAYS}; elements of an array "

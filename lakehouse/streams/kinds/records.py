@@ -100,8 +100,8 @@ def value_of(name: Named, type_: FieldType) -> Field:
     found = field_of(name, type_)
     if not found.required:
         raise ValueError(
-            f"field {found.name} is the value but optional: make it required, so that records without it become "
-            "dead letters, or use the kind sql, whose aggregates ignore nulls"
+            f"field {found.name} is the value but optional: make it required, so that records without it "
+            "become dead letters, or use the kind sql, whose aggregates ignore nulls"
         )
     return found
 

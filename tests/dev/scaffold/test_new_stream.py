@@ -123,9 +123,9 @@ set unique_by
                 Field("note", "note", FieldType.STRING, required=False),  # guess: in 3 of 6 samples
             ),
         ),
-        # guess: a string or whole number in all 6 samples; others: card.type, count
+        # guess: a string or whole number in all 6 samples; others: card.type
         by=Field("card.id", "card_id", FieldType.STRING, accepts_numbers=True),
-        # guess: a number in all 6 samples; others: card.id, count
+        # guess: a number in all 6 samples; others: count
         value="amount",
         length="5m",  # guess: five minutes, because few samples have the same key
     ),

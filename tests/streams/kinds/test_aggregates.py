@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from pyspark.errors import PySparkException
 from lakehouse.common.errors import SettingsError
 from lakehouse.streams.declared import built
 from lakehouse.streams.definition import Stream
-from lakehouse.testing import Case, Record, SameGold
+from lakehouse.testing import Case, Record, SameGold, declared
 from tests.support.pipeline import utc
+from tests.support.processes import ROOT
 
 NOON_S = 1_772_366_400  # 2026-03-01, 12:00 UTC
 NOW = "2026-03-01T12:30:00Z"
@@ -475,3 +477,23 @@ def test_a_key_can_be_named_by_its_column_and_a_string_by_its_expression() -> No
     ]
     assert made.gold[0].keys == ("country", "size", "window_start")
     assert [one.dataType.simpleString() for one in made.gold[0].schema][:2] == ["string", "string"]
+
+
+def test_the_example_of_arrays_text_and_a_table_without_a_key_in_the_docs(case: Case) -> None:
+    page = (ROOT / "docs" / "streams-sql.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(\[streams\.parcels\].*?)```", page, re.DOTALL)
+    depot = [{"key": "size", "value": "L"}, {"key": "depot", "value": "B"}]
+
+    case(
+        declared(example)["parcels"],
+        [
+            {"tags": depot, "items": [{"qty": 2}, {"qty": 3}], "weight": "1.5"},
+            {"tags": depot, "items": [], "weight": "n/a"},
+            {"tags": [], "items": [], "weight": "4.5"},
+        ],
+        gold={
+            "parcels_by_depot": [{"depot": "B", "parcels": 2, "pieces": Decimal(5)}],
+            "parcels_by_every": [{"every": "parcel", "parcels": 2, "mean_weight": 1.5}],
+        },
+        dead=[{"record": 2, "rule": "not_computable", "column": "depot"}],
+    )

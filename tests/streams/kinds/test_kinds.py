@@ -102,8 +102,8 @@ def test_a_key_that_could_not_be_one_is_refused(make: Callable[[], object], mess
 )
 def test_an_optional_value_is_refused(make: Callable[[Field], object]) -> None:
     message = (
-        "field v is the value but optional: make it required, so that records without it become dead letters, "
-        "or use the kind sql, whose aggregates ignore nulls"
+        "field v is the value but optional: make it required, so that records without it become dead "
+        "letters, or use the kind sql, whose aggregates ignore nulls"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         make(Field("v", "v", FieldType.DECIMAL, required=False))
