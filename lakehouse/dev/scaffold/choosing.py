@@ -9,7 +9,7 @@ from itertools import combinations
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import cut, printable
-from lakehouse.dev.scaffold.recognising import is_label, read_as_number
+from lakehouse.dev.scaffold.recognising import PARTS_OF_DATES, is_label, read_as_number
 from lakehouse.dev.scaffold.samples import (
     KEY_WORDS,
     NUMBERS,
@@ -127,9 +127,9 @@ def _key_rank(field: Seen) -> tuple[int, ...]:
 
 
 def tells_records_apart(field: Seen) -> bool:
-    """Return whether a field can be a key by its values: not a time, and not the same in many samples."""
+    """Return whether a field is a likely key: no time, no part of a date, not the same in many samples."""
     is_constant = len(field.values) >= _MANY and len(set(map(str, field.values))) == 1
-    return not is_constant and not field.words & TIME_WORDS
+    return not is_constant and not field.words & (TIME_WORDS | PARTS_OF_DATES)
 
 
 def _is_quantity(field: Seen) -> bool:
@@ -155,13 +155,15 @@ def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | N
 
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], last: Collection[Seen]) -> Chosen:
-    """Return the field to use as a key, preferably not one of `last`.
+    """Return the field to use as a key, preferably one that tells records apart, and not one of `last`.
 
     Raises SettingsError if there is none.
     """
     texts = [field.as_text for field in fields]
     likely = [field for field in texts if field not in last]
-    return _choose(_KEY, likely if has_key(likely, taken) else texts, taken, None)
+    best = [field for field in likely if tells_records_apart(field)]
+    found = next((some for some in (best, likely) if has_key(some, taken)), texts)
+    return _choose(_KEY, found, taken, None)
 
 
 def named_key(fields: Sequence[Seen], named: str) -> Chosen:

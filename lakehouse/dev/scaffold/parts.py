@@ -278,8 +278,8 @@ def _keys(
     numbers = [field for field in fields if read_as_number(field).type in NUMBERS]
     quantities = [field for field in numbers if not is_label(field)]
     last = [*own, *quantities, *(() if identity is None else identity.fields)]
-    last += [field for field in fields if not tells_records_apart(field)]
-    is_enough = bool(own) and not has_key([field for field in fields if field not in last], taken)
+    likely = [field for field in fields if field not in last and tells_records_apart(field)]
+    is_enough = bool(own) and not has_key(likely, taken)
     chosen = [] if is_enough else [choose_key(fields, taken, last)]
     if any(one.field.path == quantity.path for one in chosen for quantity in quantities):
         raise SettingsError(NO_KEY)

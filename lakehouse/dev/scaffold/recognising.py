@@ -40,9 +40,8 @@ _CODE = frozenset(
     | {"ean", "gtin", "isbn", "upc", "iban", "bic", "barcode", "release", "build"}
 )
 """Words for codes that consist of digits, but are not quantities."""
-_PLACES = frozenset(
-    {"port", "status", "year", "month", "day", "hour", "minute", "lat", "lon", "latitude", "longitude"}
-)
+PARTS_OF_DATES = frozenset({"year", "month", "day", "hour", "minute"})
+_PLACES = PARTS_OF_DATES | {"port", "status", "lat", "lon", "latitude", "longitude"}
 """Words for numbers that say where or when something was, or how it ended."""
 _LABELS = _SHARED | KEY_WORDS | TIME_WORDS | _ID | _SEQUENCE | _CODE | _CURRENCY | _UNIT
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

@@ -380,7 +380,7 @@ def test_the_tests_of_a_package_of_aggregates_of_numbers_as_text_hold(make: Make
             by="shop",
             length="day",  # guess: records of a key are usually 1 h apart
             # guess: price: numbers written as text in 21 of 22 samples, so accepts_text = true; not in s:1 \
-("NaN"); others: qty, day
+("NaN"); others: qty
             aggregates={"count": "count(*)", "total": "sum(price)", "least": "min(price)", "greatest": \
 "max(price)"},
         ),
