@@ -235,9 +235,11 @@ def shown(result: Result, seconds: float, *, limit: int) -> Group:
     records, dead = _counted(result.records, "record"), len(result.letters)
     refused = sum(letter.is_refused for letter in result.letters)
     share = f"{refused:,} of {records} refused ({percent(refused / result.records)}); " if refused else ""
+    closed = f" ({dead - refused:,} closed: repeated, replaced or deleted)" if dead > refused else ""
+    letters = f"{_counted(dead, 'dead letter')}{closed}"
     summary = (
         f"{result.stream}: {records}, {result.records - dead:,} clean, "
-        f"{_counted(dead, 'dead letter')}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
+        f"{letters}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
         f"{share}nothing was written or sent"
     )
     return Group(*_sections(result, limit), Text(summary, style="bold"))
