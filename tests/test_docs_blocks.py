@@ -188,3 +188,15 @@ def test_sql_is_what_its_engine_reads(spark: SparkSession) -> None:
             assert len(duckdb.connect().extract_statements(statement)) == 1, line
         else:
             parser.parsePlan(statement)
+
+
+def test_pip_gets_locked_versions_as_requirements() -> None:
+    """With a constraint that has hashes, pip refuses the wheel, because the wheel has none."""
+    found = [
+        line for page in PAGES for line in lines(page) if "pip" in line.words and "install" in line.words
+    ]
+
+    assert [str(line) for line in found if {"--constraint", "-c"} & {*line.words}] == []
+    assert "pip install --require-hashes -r requirements/sandbox.txt" in [
+        shlex.join(one.words) for one in found
+    ]

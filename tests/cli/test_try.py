@@ -84,6 +84,16 @@ def test_clean_records_dead_letters_gold_and_messages_are_shown(run: Try) -> Non
     assert "; 2 of 3 records refused (66.7 %); nothing was written or sent" in ended.stdout
 
 
+def test_a_repeated_record_does_not_fail_the_trial(run: Try) -> None:
+    Path("lakehouse.toml").write_text('[streams.transactions]\nunique_by = "id"\n')
+    Path("payments.jsonl").write_text(lines(*[{"id": "a", **spent("ann", 1.5)}] * 2))
+
+    ended = run("transactions", "payments.jsonl", "--now", NOW)
+
+    assert ended.exit_code == 0, ended.output
+    assert "2 records, 1 clean, 1 dead letter (1 closed: repeated, replaced or deleted)," in ended.stdout
+
+
 def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(run: Try) -> None:
     Path("shop_of_this_test.py").write_text(OWN_STREAM)
     records = lines(*({"shop": "x", "price": price, "timestamp": START_MS} for price in (1, 2.25)))
@@ -190,7 +200,7 @@ def result_of(records: int, *letters: Letter) -> report.Result:
 def shown(result: report.Result, limit: int) -> list[str]:
     """Return the lines of the report for a terminal, without the frames of tables."""
     out = io.StringIO()
-    Console(file=out, width=200).print(report.shown(result, 1.0, limit=limit))
+    Console(file=out, width=400).print(report.shown(result, 1.0, limit=limit))
     lines = [line.strip("│ ") for line in out.getvalue().splitlines()]
     return [line for line in lines if line and line[0] not in "┏┃┡└"]
 
@@ -223,7 +233,10 @@ def test_the_commonest_rule_comes_first_and_the_limit_takes_from_each_rule() -> 
 def test_a_letter_that_would_be_closed_is_not_refused() -> None:
     closed, both = letter(2, ("duplicate", None)), letter(3, ("duplicate", None), ("late", "event_time"))
 
-    assert shown(result_of(3, closed), 20)[-1].endswith("in 1.0 s; nothing was written or sent")
+    assert shown(result_of(3, closed), 20)[-1] == (
+        "sales: 3 records, 2 clean, 1 dead letter (1 closed: repeated, replaced or deleted), 0 messages, in "
+        "1.0 s; nothing was written or sent"
+    )
     assert "; 1 of 3 records refused (33.3 %); " in shown(result_of(3, closed, both), 20)[-1]
 
 
@@ -250,6 +263,20 @@ def test_json_has_the_same_counts_by_rule() -> None:
             "message": "bad_timestamp in line 3",
         },
     ]
+
+
+def test_advice_says_where_it_does_not_apply() -> None:
+    result = result_of(2, letter(1, ("null_field", "value")), letter(2, ("wrong_type", "value")))
+
+    advice = [line for line in shown(result, 9) if line.startswith(("null_field: ", "wrong_type: "))]
+    assert advice[0] == (
+        "null_field: if null is a valid value, declare required = false (but outside the kind sql, values "
+        "and keys are always required)"
+    )
+    assert advice[1].endswith(
+        "other text, such as n/a, fits only a string, from which the kind sql can compute "
+        "a number with try_cast"
+    )
 
 
 def test_advice_is_about_rules_that_every_stream_has() -> None:

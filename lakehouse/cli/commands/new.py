@@ -110,6 +110,7 @@ def stream(
     that are written as text are read; an id is proposed in a comment. Lines that are not JSON objects are
     left out. With --python, the stream is instead written as a package with suites and tests.
     """
+    from lakehouse.dev.scaffold.changes import rows_of
     from lakehouse.dev.scaffold.package import files_of
     from lakehouse.dev.scaffold.parts import Wanted
     from lakehouse.dev.scaffold.streams import KINDS
@@ -119,7 +120,8 @@ def stream(
     if python:
         _check_package(name)
     kept = Path(f"{name}.jsonl") if from_topic and not python else None
-    samples = _samples(name, _Given(tuple(sample or ()), tuple(from_topic or ()), records, envelope), kept)
+    given = _Given(tuple(sample or ()), tuple(from_topic or ()), records, envelope)
+    samples = {topic: rows_of(one) for topic, one in _samples(name, given, kept).items()}
     for warning in filter(None, (one.warning for one in samples.values())):
         warn(warning)
     made = KINDS[kind](Wanted(name, samples, by=tuple(by or ()), value=value, time=time))

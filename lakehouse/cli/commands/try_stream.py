@@ -40,7 +40,7 @@ _FAILED = 2
 class TrialError(LakehouseError):
     """A stream's own functions failed, or Spark did not start.
 
-    The exit code is 2, because 1 means that there are dead letters.
+    The exit code is 2, because 1 means that records are refused.
     """
 
     exit_code = _FAILED
@@ -91,7 +91,7 @@ def try_(
     Records land at the clock's time, in file order. They land in a single partition unless an envelope names
     a different partition. Without --envelope, values are JSON, even if the stream's topics have a different
     format. With --envelope, values have the topics' format. Only records from earlier micro-batches (--batch)
-    can make a record late. The exit code is 1 if there are dead letters, and 2 if the trial failed.
+    can make a record late. The exit code is 1 if records are refused, and 2 if the trial failed.
     """
     from lakehouse.cli.reports.try_stream import Trial, as_json, shown
     from lakehouse.settings import load_settings
@@ -122,7 +122,7 @@ def try_(
         echo_json(as_json(result, seconds))
     else:
         Console().print(shown(result, seconds, limit=limit))
-    if result.letters:
+    if any(letter.is_refused for letter in result.letters):
         raise typer.Exit(1)
 
 

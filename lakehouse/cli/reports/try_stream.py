@@ -27,15 +27,23 @@ from lakehouse.testing.folding import DEAD_LETTERS, Folding, Message
 
 _MOST_COLUMNS = 9
 
+_ALWAYS = "(but outside the kind sql, values and keys are always required)"
 KEYS = {
-    "bad_timestamp": "if the times are right, declare their format with event_time_unit or event_time_zone",
+    "bad_timestamp": (
+        "if the times are right, declare their format with event_time_unit or event_time_zone; text must be "
+        "in ISO 8601"
+    ),
     "wrong_type": (
         "if the values are right, declare the field's type, accepts_numbers = true for a string, or "
-        "accepts_text = true for a number"
+        "accepts_text = true for a number that is written as text; other text, such as n/a, fits only a "
+        "string, from which the kind sql can compute a number with try_cast"
     ),
-    "missing_field": "if the field is optional in the records, declare required = false",
-    "null_field": "if null is a valid value, declare required = false",
-    "empty_string": "if an empty string is a valid value, declare required = false",
+    "missing_field": (
+        f"if the field is optional in the records, declare required = false {_ALWAYS}; elements of an array "
+        "have no path: declare the array, with type json"
+    ),
+    "null_field": f"if null is a valid value, declare required = false {_ALWAYS}",
+    "empty_string": f"if an empty string is a valid value, declare required = false {_ALWAYS}",
 }
 """For rules that records could satisfy if the stream were declared differently: advice on the declaration."""
 
@@ -227,9 +235,11 @@ def shown(result: Result, seconds: float, *, limit: int) -> Group:
     records, dead = _counted(result.records, "record"), len(result.letters)
     refused = sum(letter.is_refused for letter in result.letters)
     share = f"{refused:,} of {records} refused ({percent(refused / result.records)}); " if refused else ""
+    closed = f" ({dead - refused:,} closed: repeated, replaced or deleted)" if dead > refused else ""
+    letters = f"{_counted(dead, 'dead letter')}{closed}"
     summary = (
         f"{result.stream}: {records}, {result.records - dead:,} clean, "
-        f"{_counted(dead, 'dead letter')}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
+        f"{letters}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
         f"{share}nothing was written or sent"
     )
     return Group(*_sections(result, limit), Text(summary, style="bold"))

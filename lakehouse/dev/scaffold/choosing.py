@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.printable import printable
-from lakehouse.dev.scaffold.recognising import read_as_number
+from lakehouse.common.printable import cut, printable
+from lakehouse.dev.scaffold.recognising import PARTS_OF_DATES, is_label, read_as_number
 from lakehouse.dev.scaffold.samples import (
     KEY_WORDS,
     NUMBERS,
@@ -25,6 +26,9 @@ from lakehouse.streams.contract import FieldType
 PAIR = 2
 _KEYS = (FieldType.STRING, FieldType.LONG)
 _MOST_PAIRED = 20
+_MANY = 20
+_MOST_OF_VALUE = 40
+_BEGINNING = frozenset({"start", "started", "begin", "begun", "observed"})
 
 
 @dataclass(frozen=True)
@@ -58,33 +62,57 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
         if named not in times:
             raise SettingsError(
                 f"--time {printable(named)}: its values are not times in the years 2000 to 2099; expected a "
-                "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
+                "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z, not "
+                f"{shown_value(field)}"
             )
         return _time(field, times[named])
     hinted = [field for field in fields if field.path in times and _is_likely(field, times[field.path])]
     if not hinted:
         return None
-    best = max(hinted, key=lambda field: (field.path == "timestamp", len(field.values), bool(_hints(field))))
-    return _time(best, times[best.path])
+    best = max(hinted, key=_time_rank)
+    others = listed([field.path for field in hinted if field is not best])
+    return _time(best, times[best.path], f"; others: {others}" if others else "")
 
 
-def _time(field: Seen, time: Time) -> ChosenTime:
-    return ChosenTime(field, time, f"{field.how_often}, {time.said}{field.remark}")
+def unread_times(fields: Sequence[Seen]) -> str | None:
+    """Return why a field of text with the name of a time is not the event time, or None if there is none."""
+    for field in fields:
+        if field.type is FieldType.STRING and field.words & TIME_WORDS and field.is_required:
+            return (
+                f"{printable(shown(field.path))} is not in ISO 8601, but contains text such as "
+                f"{shown_value(field)}: have the producer write times such as 2026-03-01T12:00:00Z"
+            )
+    return None
+
+
+def _time_rank(field: Seen) -> tuple[bool, int, bool, bool]:
+    """Return a rank for an event time. The time at which something began counts less than another one."""
+    return field.path == "timestamp", len(field.values), not field.words & _BEGINNING, bool(_hints(field))
+
+
+def _time(field: Seen, time: Time, others: str = "") -> ChosenTime:
+    return ChosenTime(field, time, f"{field.how_often}, {time.said}{field.remark}{others}")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A role that a field can have: its CLI option, description, allowed types, and ranking function."""
+    """A role that a field can have: its CLI option, description, allowed types, and ranking function.
+
+    `can_have` says whether a field has the role even if nobody names it.
+    """
 
     option: str
     what: str
     types: Collection[FieldType]
     rank: Callable[[Seen], tuple[int, ...]]
+    can_have: Callable[[Seen], bool]
 
 
 def _value_rank(field: Seen) -> tuple[int, ...]:
     return (
         len(field.words & VALUE_WORDS),
+        int(field.is_required),
+        int(not field.spoilers or bool(field.words & VALUE_WORDS)),
         -len(field.words & KEY_WORDS),
         int(field.type is not FieldType.LONG),
         int(not field.texts),
@@ -98,8 +126,18 @@ def _key_rank(field: Seen) -> tuple[int, ...]:
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)
 
 
-_VALUE = _Part("--value", "a number", NUMBERS, _value_rank)
-_KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank)
+def tells_records_apart(field: Seen) -> bool:
+    """Return whether a field is a likely key: no time, no part of a date, not the same in many samples."""
+    is_constant = len(field.values) >= _MANY and len(set(map(str, field.values))) == 1
+    return not is_constant and not field.words & (TIME_WORDS | PARTS_OF_DATES)
+
+
+def _is_quantity(field: Seen) -> bool:
+    return 10 * len(field.lacking) <= len(field.samples) and not is_label(field)
+
+
+_VALUE = _Part("--value", "a number", NUMBERS, _value_rank, _is_quantity)
+_KEY = _Part("--by", "a string or whole number", _KEYS, _key_rank, lambda field: field.is_required)
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
@@ -117,13 +155,15 @@ def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | N
 
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], last: Collection[Seen]) -> Chosen:
-    """Return the field to use as a key, preferably not one of `last`.
+    """Return the field to use as a key, preferably one that tells records apart, and not one of `last`.
 
     Raises SettingsError if there is none.
     """
     texts = [field.as_text for field in fields]
     likely = [field for field in texts if field not in last]
-    return _choose(_KEY, likely if has_key(likely, taken) else texts, taken, None)
+    best = [field for field in likely if tells_records_apart(field)]
+    found = next((some for some in (best, likely) if has_key(some, taken)), texts)
+    return _choose(_KEY, found, taken, None)
 
 
 def named_key(fields: Sequence[Seen], named: str) -> Chosen:
@@ -187,10 +227,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         return Chosen(field, field.said if field.spoilers or field.texts else "")
     fitting = _fitting(part, [field for field in fields if field not in taken])
     if not fitting:
-        names = printable(listed([field.path for field in fields]))
-        raise SettingsError(
-            f"no field is {part.what} in every sample: specify one with {part.option}; fields: {names}"
-        )
+        raise SettingsError(_not_found(part, [field for field in fields if field not in taken]))
     best = max(fitting, key=part.rank)
     others = listed([field.path for field in fitting if field is not best])
     why = best.said if best.texts else f"{part.what} {best.how_often}{best.remark}"
@@ -198,12 +235,42 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
 
 
 def _fitting(part: _Part, fields: Sequence[Seen]) -> list[Seen]:
-    return [field for field in fields if field.type in part.types and field.is_required]
+    return [field for field in fields if field.type in part.types and part.can_have(field)]
+
+
+def shown_value(field: Seen) -> str:
+    """Return a field's first value as JSON, truncated if it is long."""
+    return cut(json.dumps(field.values[0], ensure_ascii=False, default=str), _MOST_OF_VALUE)
 
 
 def _as_value(field: Seen, named: str | None) -> Seen:
     """Return a field as a number if it can be the value, or if the user named it."""
     return (field.as_number or field) if field.path == named else read_as_number(field)
+
+
+def _not_found(part: _Part, fields: Sequence[Seen]) -> str:
+    """Return the message that no field can have a role unless it is named, with the fields that can."""
+    if part is _KEY:
+        names = printable(listed([field.path for field in fields]))
+        return f"no field is {part.what} in every sample: specify one with {part.option}; fields: {names}"
+    message = f"no field is {part.what} in at least nine of ten samples"
+    numbers = [
+        f"{shown(field.path)} ({len(field.fitting):,} of {len(field.samples):,} samples)"
+        for field in fields
+        if field.type in part.types and not is_label(field)
+    ]
+    if numbers:
+        return (
+            f"{message}: specify one with {part.option}, and records without it become dead letters; or read "
+            f"several, in SQL (docs/streams-sql.md); numbers: {printable(listed(numbers))}"
+        )
+    if arrays := [field.path for field in fields if isinstance(field.values[0], list)]:
+        names = printable(listed(arrays))
+        return (
+            f"{message}; the elements of {names} cannot become records: have the producer send one for each"
+        )
+    names = printable(listed([field.path for field in fields]))
+    return f"{message}: specify one with {part.option}; fields: {names}"
 
 
 def _unread_value(fields: Sequence[Seen]) -> str | None:

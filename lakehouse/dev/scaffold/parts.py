@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.dev.scaffold import changes
 from lakehouse.dev.scaffold.choosing import (
     Chosen,
     ChosenTime,
@@ -17,19 +18,32 @@ from lakehouse.dev.scaffold.choosing import (
     choose_value,
     has_key,
     named_key,
+    tells_records_apart,
+    unread_times,
 )
 from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text, typed
 from lakehouse.dev.scaffold.lengths import Length, length_of
 from lakehouse.dev.scaffold.reading import Samples
-from lakehouse.dev.scaffold.recognising import Identity, Part, identity_of, parts_of_key, read_as_number
+from lakehouse.dev.scaffold.recognising import (
+    Identity,
+    Part,
+    identity_of,
+    is_label,
+    parts_of_key,
+    read_as_number,
+)
 from lakehouse.dev.scaffold.refused import EVENT_TIME, Spoilt, mended, spoilt_by, with_value
-from lakehouse.dev.scaffold.samples import Seen, fields_of, value_at
+from lakehouse.dev.scaffold.samples import NUMBERS, Seen, fields_of, value_at
 from lakehouse.dev.scaffold.texts import Record
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of
 
 NO_TIME = "no field looks like a time, so Kafka's timestamp is the event time"
 NO_ZONE = "the times have no offset: they are read as UTC; if they are local, name their zone"
+NO_KEY = (
+    "no field looks like a key: specify one with --by; for a table without a key, write a stream of the kind "
+    "sql whose key is a constant (docs/streams-sql.md)"
+)
 _DAY = timedelta(days=1)
 
 
@@ -60,6 +74,7 @@ class Key:
 class Parts:
     """A topic's fields, grouped by role, with their columns and a sample record.
 
+    `unread` says why a field with the name of a time is not the event time, if there is none.
     `left` has a line for each field that separates values which must not be added up, but is not in the key.
     """
 
@@ -70,6 +85,7 @@ class Parts:
     value: Chosen
     others: Sequence[Seen]
     identity: Identity | None
+    unread: str | None
     left: Sequence[str]
     columns: Columns
     record: Record
@@ -170,8 +186,8 @@ class Parts:
     def _proposed(self) -> list[str]:
         """The comments that propose an id and a sequence."""
         lines = []
-        for argument, field, why in () if self.identity is None else self.identity.proposals:
-            lines += [comment(f"guess: {field.path}: {why}"), comment(f"{argument}={text(field.path)},")]
+        for argument, value, why in () if self.identity is None else self.identity.proposals:
+            lines += [comment(f"guess: {value}: {why}"), comment(f"{argument}={text(value)},")]
         return lines
 
     @property
@@ -194,12 +210,12 @@ class Parts:
     @property
     def notes(self) -> list[str]:
         """A line for each guess and proposal, with what was seen."""
-        lines = time_notes(self.time)
+        lines = [*time_notes(self.time), *([] if self.unread is None else [f"event time: {self.unread}"])]
         for role, chosen in (("value", self.value), *(("key", key) for key in self.keys)):
             lines.append(f"{role}: {chosen.field.path}{f': {chosen.why}' if chosen.why else ''}")
         lines += text_notes(self.others)
         if self.identity is not None:
-            lines += [f"proposal: {field.path}: {why}" for _, field, why in self.identity.proposals]
+            lines += [f"proposal: {value}: {why}" for _, value, why in self.identity.proposals]
         if self.spoilt:
             first = self.samples.kept[min(self.spoilt)].line.place
             lines.append(
@@ -215,14 +231,17 @@ def parts_of(wanted: Wanted, key: Key) -> Parts:
     if key.is_single and len(wanted.by) > 1:
         raise SettingsError("the key of running-totals is a single field: use --by only once")
     ((topic, samples),) = wanted.samples.items()
-    fields = fields_of(samples.kept)
-    time = choose_time(fields, wanted.time)
+    fields, named_time = fields_of(samples.kept), wanted.time
+    if is_changes := changes.are_changes(samples):
+        fields, named_time = changes.fields_of_rows(fields), named_time or changes.TIME
+    time = choose_time(fields, named_time)
     taken = [time.field] if time else []
     value = choose_value(fields, taken, wanted.value)
     taken.append(value.field)
     fields = [value.field if field.path == value.field.path else field for field in fields]
     named_keys = [named_key(fields, by) for by in wanted.by]
     identity = identity_of(fields, [*taken, *(one.field for one in named_keys)])
+    identity = changes.with_deletions(identity) if is_changes else identity
     apart = parts_of_key([field for field in fields if field not in taken], value.field)
     keys = named_keys or _keys(fields, taken, apart, identity, key)
     taken += [one.field for one in keys]
@@ -241,6 +260,7 @@ def parts_of(wanted: Wanted, key: Key) -> Parts:
         value=value,
         others=others,
         identity=identity,
+        unread=unread_times(fields) if time is None else None,
         left=_left(apart, keys, key, is_named=bool(named_keys)),
         columns=columns,
         record=record,
@@ -255,10 +275,14 @@ def _keys(
     """Return the guessed key: a field whose values records share, and the parts that can be in the key."""
     able = [] if key.is_single else [part for part in parts if key.has_defaults or _is_common(part.field)]
     own = [part.field for part in able]
-    quantities = [field for field in fields if read_as_number(field) is not field]
+    numbers = [field for field in fields if read_as_number(field).type in NUMBERS]
+    quantities = [field for field in numbers if not is_label(field)]
     last = [*own, *quantities, *(() if identity is None else identity.fields)]
-    is_enough = bool(own) and not has_key([field for field in fields if field not in last], taken)
+    likely = [field for field in fields if field not in last and tells_records_apart(field)]
+    is_enough = bool(own) and not has_key(likely, taken)
     chosen = [] if is_enough else [choose_key(fields, taken, last)]
+    if any(one.field.path == quantity.path for one in chosen for quantity in quantities):
+        raise SettingsError(NO_KEY)
     return chosen + [
         Chosen(one.field.as_text, f"{one.seen}: {one.values} are not added up, so it is part of the key")
         for one in able

@@ -77,11 +77,14 @@ def samples_of(lines: Sequence[Line]) -> Samples:
 
 
 def number_in(text: str) -> int | Decimal | None:
-    """Return the JSON number that a string consists of, or None for anything else, such as NaN or 007."""
+    """Return the JSON number that a string consists of, or None for anything else, such as NaN or 007.
+
+    Unlike 5.00, "5.00" is not a whole number: it is a price, or another number with two decimals.
+    """
     if not _NUMBER.fullmatch(text):
         return None
     try:
-        found: int | Decimal = json.loads(text, parse_float=_parsed)
+        found: int | Decimal = json.loads(text, parse_float=Decimal)
     except (ValueError, ArithmeticError):  # beyond Python's limits
         return None
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.common.printable import cut
-from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen
+from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen, time_of
 from lakehouse.streams.contract import FieldType
 
 _CODES = (
@@ -40,6 +40,9 @@ _CODE = frozenset(
     | {"ean", "gtin", "isbn", "upc", "iban", "bic", "barcode", "release", "build"}
 )
 """Words for codes that consist of digits, but are not quantities."""
+PARTS_OF_DATES = frozenset({"year", "month", "day", "hour", "minute"})
+_PLACES = PARTS_OF_DATES | {"port", "status", "lat", "lon", "latitude", "longitude"}
+"""Words for numbers that say where or when something was, or how it ended."""
 _LABELS = _SHARED | KEY_WORDS | TIME_WORDS | _ID | _SEQUENCE | _CODE | _CURRENCY | _UNIT
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _KEYS = (FieldType.STRING, FieldType.LONG)
@@ -65,19 +68,23 @@ class Part:
 class Identity:
     """A field that looks like the id of a record, perhaps with a number that grows with each correction.
 
-    `why` and `why_sequence` say what was seen, and when to set unique_by and sequence_by.
+    `why` and `why_sequence` say what was seen, and when to set unique_by and sequence_by. `deletions` are
+    further proposals: for each, the key in the stream's table, its value, and the reason.
     """
 
     id: Seen
     why: str
     sequence: Seen | None = None
     why_sequence: str = ""
+    deletions: Sequence[tuple[str, str, str]] = ()
 
     @property
-    def proposals(self) -> list[tuple[str, Seen, str]]:
-        """For each proposal, the key in the stream's table, the field, and the reason."""
-        found = [("unique_by", self.id, self.why)]
-        return found if self.sequence is None else [*found, ("sequence_by", self.sequence, self.why_sequence)]
+    def proposals(self) -> list[tuple[str, str, str]]:
+        """For each proposal, the key in the stream's table, its value, and the reason."""
+        found = [("unique_by", self.id.path, self.why)]
+        if self.sequence is not None:
+            found.append(("sequence_by", self.sequence.path, self.why_sequence))
+        return [*found, *self.deletions]
 
     @property
     def fields(self) -> tuple[Seen, ...]:
@@ -138,6 +145,13 @@ def read_as_number(field: Seen) -> Seen:
         return field
     is_quantity = bool(field.words & VALUE_WORDS) or not field.words & _LABELS
     return field.as_number if is_quantity else field
+
+
+def is_label(field: Seen) -> bool:
+    """Return whether the name or the values of a field are those of an id, key, time or code: no quantity."""
+    is_time = bool(field.words & TIME_WORDS) and time_of(field) is not None
+    is_named = bool(field.words & _LABELS) and not field.words & VALUE_WORDS
+    return is_time or is_named or field.last_word in _ID | _CODE | _PLACES
 
 
 def _of_unique(field: Seen, ids: int, sequences: Sequence[Seen]) -> Identity:

@@ -238,6 +238,8 @@ def _common_changes(parts: Parts) -> list[str]:
         changes.append("A repeated record counts once: uncomment `unique_by`.")
     if len(ids) > 1:
         changes.append("A corrected record replaces the earlier one: uncomment `sequence_by` as well.")
+    if parts.identity is not None and parts.identity.deletions:
+        changes.append("A deleted row no longer counts: uncomment `deletion_key` and `deleted_if` as well.")
     if parts.time is not None and parts.time.time.zone is not None:
         changes.append('The times are local: `event_time_zone="Europe/Berlin"` instead of `"UTC"`.')
     free = [field for field in parts.others if field.is_required and field not in ids]

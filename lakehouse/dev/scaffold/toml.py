@@ -11,7 +11,7 @@ from collections.abc import Iterator
 _INDENT = "    "
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _FIELD = ("name", "column", "type")
-_PROPOSED = re.compile(r'# (unique_by|sequence_by)=(".*"),')
+_PROPOSED = re.compile(r'# (unique_by|sequence_by|deletion_key|deleted_if)=(".*"),')
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FOUR_DIGITS = 0xFFFF
 

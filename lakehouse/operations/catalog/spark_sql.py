@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import QueryError, first_line
@@ -124,8 +123,6 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
     retried if another writer has changed the rows that it read. Raises QueryError with Spark's explanation if
     the statement is refused or fails.
     """
-    # Without this, PySpark also logs the error as JSON with a stack trace before raising it.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
             raise WriteRefusedError(f"this statement does more than read ({what}); --write allows changes")

@@ -56,7 +56,8 @@ def build_session(
         if variable in os.environ:
             raise VersionError(_NO_JVM.format(f"unset {variable}"))
     # PySpark would print an error as JSON, with a stack trace, before raising it.
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    for name_of_logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name_of_logger).disabled = True
     internals.remember_names()
     builder, launched = SparkSession.Builder().appName(name), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:

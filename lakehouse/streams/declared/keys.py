@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, model_validator
 from pydantic import Field as Key
 
 from lakehouse.common.record_lines import RecordFormat
@@ -309,12 +309,18 @@ class SelectedKeys(Table):
         return Selected(self.sql, FieldType(self.type))
 
 
+OneSelected = Annotated[
+    SelectedKeys, BeforeValidator(lambda given: {"sql": given} if isinstance(given, str) else given)
+]
+"""A computed column, given by its expression if it is a string, or by a table."""
+
+
 class AggregatesKeys(Table):
     """The keys for a gold table with aggregates: the arguments of `Aggregates`."""
 
     by: Fields
     aggregates: dict[str, Name]
-    select: dict[str, SelectedKeys] = Key(default_factory=dict)
+    select: dict[str, OneSelected] = Key(default_factory=dict)
     where: Name | None = None
     length: WindowSize | None = None
     zone: WindowZone = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
@@ -36,6 +36,7 @@ from lakehouse.streams.expressions import expression, refused_words
 from lakehouse.streams.kinds.records import (
     Named,
     Records,
+    field_of,
     fields_of,
     json_name_of,
     message_name_of,
@@ -87,7 +88,7 @@ class Selected:
 class Aggregates:
     """A gold table with aggregates per key, or per key and window.
 
-    by           the fields in its key, or columns of `select`: strings and whole numbers
+    by           the fields in its key, or their columns, or columns of `select`: strings and whole numbers
     aggregates   its columns, each with an aggregate such as `sum(amount)` of a column; see
                  `lakehouse.streams.transforms.aggregates`
     select       columns that SQL expressions compute from the columns of a row
@@ -129,8 +130,9 @@ def sql(name: str, records: str | Records, *, tables: Aggregates | Sequence[Aggr
     error names the record.
     Raises ValueError for an unknown column or function, and for an expression that is not deterministic.
     """
-    every = (tables,) if isinstance(tables, Aggregates) else tuple(tables)
     given = Records(records) if isinstance(records, str) else records
+    several = (tables,) if isinstance(tables, Aggregates) else tables
+    every = [replace(table, by=tuple(_by_name(table, given.also))) for table in several]
     named = {one.name: one for one in given.also}
     keys = dict[str, Field]()
     for place, table in enumerate(every):
@@ -334,6 +336,14 @@ def _value(column: str, type_: DataType) -> Value:
     if type_ == DECIMAL:
         return Exact(column)
     return Millis(column) if type_ == TIME else Plain(column)
+
+
+def _by_name(table: Aggregates, fields: Sequence[Field]) -> Iterator[Named]:
+    """Yield the fields in a table's key. The column of a declared field stands for this field."""
+    named, columns = {one.name for one in fields}, {one.column: one.name for one in fields}
+    for one in fields_of(table.by, FieldType.STRING):
+        is_column = one.name not in {*named, *table.select} and one == field_of(one.name, FieldType.STRING)
+        yield columns.get(one.name, one) if is_column else one
 
 
 def _keys(at: str, declared: Aggregates, fields: Mapping[str, Field]) -> Iterator[tuple[str, str]]:

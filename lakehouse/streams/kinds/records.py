@@ -92,6 +92,20 @@ def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, 
     return tuple(field_of(name, type_) for name in several)
 
 
+def value_of(name: Named, type_: FieldType) -> Field:
+    """Return the field that a kind aggregates. Raises ValueError for an optional field.
+
+    These kinds cannot aggregate a row without a value.
+    """
+    found = field_of(name, type_)
+    if not found.required:
+        raise ValueError(
+            f"field {found.name} is the value but optional: make it required, so that records without it "
+            "become dead letters, or use the kind sql, whose aggregates ignore nulls"
+        )
+    return found
+
+
 def keys_of(names: Named | Sequence[Named], taken: Iterable[str]) -> tuple[Field, ...]:
     """Return the fields of a row's key. Raises ValueError as `require_keys` and `refuse_columns` do."""
     found = fields_of(names, FieldType.STRING)

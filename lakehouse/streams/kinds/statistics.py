@@ -28,7 +28,6 @@ from lakehouse.streams.definition import (
 from lakehouse.streams.kinds.records import (
     Named,
     Records,
-    field_of,
     fields_of,
     message_name_of,
     optional,
@@ -37,6 +36,7 @@ from lakehouse.streams.kinds.records import (
     require_keys,
     source_of,
     topic_of,
+    value_of,
 )
 from lakehouse.streams.messages.layout import Equals, Key, Millis, Plain, joined_key, key
 from lakehouse.streams.transforms import statistics
@@ -120,7 +120,7 @@ def windowed_statistics(
     key's last field, Redis stores the latest window for every combination of the other fields.
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
-    measured = field_of(value, FieldType.DOUBLE)
+    measured = value_of(value, FieldType.DOUBLE)
     for table in tables:
         lacking = [one for one in table.fields if one.column not in table.instead]
         require_keys(lacking, "give it a default in `absent`")

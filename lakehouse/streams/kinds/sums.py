@@ -27,12 +27,12 @@ from lakehouse.streams.definition import (
 from lakehouse.streams.kinds.records import (
     Named,
     Records,
-    field_of,
     json_name_of,
     keys_of,
     message_name_of,
     source_of,
     topic_of,
+    value_of,
 )
 from lakehouse.streams.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.streams.transforms import decimals
@@ -73,7 +73,7 @@ def windowed_sums(
     total_<value> (null if it does not fit in decimal(38,9)) and count. The order of records and the
     boundaries of micro-batches do not affect the rows.
     """
-    keys, amount = keys_of(by, _ON_THE_WAY), field_of(value, FieldType.DECIMAL)
+    keys, amount = keys_of(by, _ON_THE_WAY), value_of(value, FieldType.DECIMAL)
     window = window_length(length, zone)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), window), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)

@@ -42,12 +42,12 @@ from lakehouse.streams.definition import (
 from lakehouse.streams.kinds.records import (
     Named,
     Records,
-    field_of,
     keys_of,
     message_name_of,
     pinned_name,
     source_of,
     topic_of,
+    value_of,
 )
 from lakehouse.streams.messages.layout import (
     Constant,
@@ -110,7 +110,7 @@ def running_totals(
     (UTC) of the records since the last tombstone. A notification contains the key, the total after its record
     as `value`, and the record's partition and offset.
     """
-    (keyed,), amount = keys_of(by, _ON_THE_WAY), field_of(value, FieldType.DECIMAL)
+    (keyed,), amount = keys_of(by, _ON_THE_WAY), value_of(value, FieldType.DECIMAL)
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)
     threshold_text = f"{threshold.normalize():f}"

@@ -123,9 +123,9 @@ set unique_by
                 Field("note", "note", FieldType.STRING, required=False),  # guess: in 3 of 6 samples
             ),
         ),
-        # guess: a string or whole number in all 6 samples; others: card.type, count
+        # guess: a string or whole number in all 6 samples; others: card.type
         by=Field("card.id", "card_id", FieldType.STRING, accepts_numbers=True),
-        # guess: a number in all 6 samples; others: card.id, count
+        # guess: a number in all 6 samples; others: count
         value="amount",
         length="5m",  # guess: five minutes, because few samples have the same key
     ),
@@ -380,7 +380,7 @@ def test_the_tests_of_a_package_of_aggregates_of_numbers_as_text_hold(make: Make
             by="shop",
             length="day",  # guess: records of a key are usually 1 h apart
             # guess: price: numbers written as text in 21 of 22 samples, so accepts_text = true; not in s:1 \
-("NaN"); others: qty, day
+("NaN"); others: qty
             aggregates={"count": "count(*)", "total": "sum(price)", "least": "min(price)", "greatest": \
 "max(price)"},
         ),

@@ -92,6 +92,23 @@ def test_a_key_that_could_not_be_one_is_refused(make: Callable[[], object], mess
         make()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: windowed_sums("s", "t", by="a", value=value, length="1m"),
+        lambda value: windowed_statistics("s", "t", value=value, windows=Windows(by="a", length="1m")),
+        lambda value: running_totals("s", "t", by="a", value=value, threshold=Decimal(1)),
+    ],
+)
+def test_an_optional_value_is_refused(make: Callable[[Field], object]) -> None:
+    message = (
+        "field v is the value but optional: make it required, so that records without it become dead "
+        "letters, or use the kind sql, whose aggregates ignore nulls"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make(Field("v", "v", FieldType.DECIMAL, required=False))
+
+
 def test_what_stands_for_a_missing_field_is_named_by_the_field_or_its_column() -> None:
     for name in ("meta.env", "env"):
         (field,) = Windows(by=MAYBE, length="1m", absent={name: "none"}).fields
