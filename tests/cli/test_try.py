@@ -84,6 +84,7 @@ def test_clean_records_dead_letters_gold_and_messages_are_shown(run: Try) -> Non
     assert "; 2 of 3 records refused (66.7 %); nothing was written or sent" in ended.stdout
 
 
+@pytest.mark.soak
 def test_a_repeated_record_does_not_fail_the_trial(run: Try) -> None:
     Path("lakehouse.toml").write_text('[streams.transactions]\nunique_by = "id"\n')
     Path("payments.jsonl").write_text(lines(*[{"id": "a", **spent("ann", 1.5)}] * 2))

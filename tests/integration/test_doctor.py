@@ -117,6 +117,7 @@ def test_a_setting_that_cannot_be_read_ends_the_checks_that_need_it() -> None:
     assert last.found == "LAKEHOUSE_REDIS_TTL is not a number: x"
 
 
+@pytest.mark.soak
 def test_the_command_says_it_in_lines_or_in_json_and_exits_with_1(
     services: Endpoints, tmp_path: Path
 ) -> None:

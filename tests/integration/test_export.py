@@ -241,7 +241,7 @@ NOTE = "lakehouse.engine.progress.sent.note"
 @pytest.mark.parametrize(
     ("broken", "in_redis"),
     [
-        pytest.param(REDIS_WRITE, 0, id="between both"),
+        pytest.param(REDIS_WRITE, 0, id="between both", marks=pytest.mark.soak),
         pytest.param(NOTE, 3, id="before the note"),
     ],
 )

@@ -103,6 +103,7 @@ def test_a_table_with_column_mapping_is_refused_by_that_name_where_layers_start(
         assert pipeline.versions(settings) == before
 
 
+@pytest.mark.soak
 def test_dead_letters_of_a_table_that_is_gone_are_refused(spark: SparkSession, settings: Settings) -> None:
     with replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")

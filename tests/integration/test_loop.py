@@ -72,6 +72,7 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> LoopLake:
     return LoopLake(spark, make_settings({"kafka.topic_partitions": 1}))
 
 
+@pytest.mark.soak
 def test_each_commit_notes_how_far_its_query_has_read(lake: LoopLake) -> None:
     lake.produce("a")
     lake.catch_up()

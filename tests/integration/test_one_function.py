@@ -82,6 +82,7 @@ def test_a_deletion_that_found_nothing_is_open_until_its_record_lands(
     assert run.letters == {0: ("deletion", "deletion"), 1: ("superseded", "superseded")}
 
 
+@pytest.mark.soak
 @AT_ONCE
 def test_a_letter_is_answered_by_its_own_record_in_one_micro_batch_or_in_two(
     lake: Lake, lake_settings: Settings, max_bytes: int

@@ -220,6 +220,7 @@ def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(lake: Lake
     assert letters(settings)[6] == "open"
 
 
+@pytest.mark.soak
 def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake, settings: Settings) -> None:
     selection = Selection(rule="not_json", offset=3)
 
@@ -347,6 +348,7 @@ EXPECTED = SilverRebuilt(
 LETTERS_AFTER = {2: "open", 3: "open", 4: "replayed", 5: "open", 6: "open"}
 
 
+@pytest.mark.soak
 def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     lake: Lake, settings: Settings
 ) -> None:

@@ -177,6 +177,7 @@ def await_progress(sink: KafkaSink, table: str, position: Position) -> None:
     await_(lambda: sink.sent() == Progress(table, position), 60)
 
 
+@pytest.mark.soak
 def test_the_progress_tells_parts_of_the_version_with_which_an_export_begins(
     services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
 ) -> None:

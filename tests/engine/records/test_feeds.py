@@ -469,8 +469,8 @@ RECORDS = (
 )
 
 
-@pytest.mark.parametrize("unit", ["ms", "us"])
-@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("unit", ["ms", pytest.param("us", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("zone", [pytest.param(None, marks=pytest.mark.soak), "Europe/Berlin"])
 def test_a_cheap_parse_proves_no_other_time_than_the_variants_say(
     spark: SparkSession, unit: TimeUnit, zone: str | None
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
     assert "serviceId must be" not in "".join(str(one) for one in events)  # no values in events
 
 
+@pytest.mark.soak
 def test_repeated_records_are_judged_and_not_refused(spark: SparkSession, lake_settings: Settings) -> None:
     record = b'{"serviceId":"a","metricName":"m","value":1,"timestamp":1772366400000}'
     pipeline.land(spark, lake_settings, [[Raw(record), Raw(record), Raw(b"{")]], landed_at=NOON)

@@ -160,6 +160,7 @@ ALL = (
 NONE: tuple[Right, ...] = ()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("rights", "do", "said"),
     [

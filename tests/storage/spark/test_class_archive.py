@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
+import pytest
 
 from lakehouse.storage.spark import java
 from lakehouse.storage.spark.properties import for_laptop
@@ -23,6 +24,7 @@ def printed(options: Sequence[str], jars: Sequence[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.soak
 def test_an_archive_for_other_jars_is_passed_over_in_silence(tmp_path: Path) -> None:
     archive = tmp_path / "classes.jsa"
     printed([f"-XX:ArchiveClassesAtExit={archive}"], SCALA)

@@ -190,7 +190,8 @@ def test_a_column_of_a_user_is_null_in_new_rows_and_kept_in_others(
     ]
 
 
-@pytest.mark.parametrize("column", ["place.mine", pytest.param("_mine", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("column", ["place.mine", "_mine"])
 def test_a_change_by_a_user_that_is_refused_says_how_to_take_it_back(
     spark: SparkSession, tmp_path: Path, column: str
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_threshold_of_ones_own_is_reached_exactly(case: Case, session_settings
     case(stream, sales, sent=[notified_of("pen", "0.3")])
 
 
+@pytest.mark.soak
 def test_a_total_that_no_decimal_holds_is_null_until_it_fits_again(case: Case) -> None:
     """The first sale crosses the threshold. An unknown total neither crosses it nor counts as below it."""
     much = "60000000000000000000000000000"

@@ -328,6 +328,7 @@ def test_an_expression_that_fails_stops_silver_and_never_gold(case: Case, table:
         outcome.folding.judge({"orders": records}, landed_at=outcome.clock)
 
 
+@pytest.mark.soak
 def test_a_total_that_does_not_fit_comes_back_into_range(case: Case) -> None:
     sums = {"revenue": "sum(amount)", "mean": "avg(amount)"}
     outcome = case(
