@@ -31,6 +31,11 @@ def _signing(secrets: SecretStr) -> SecretStr:
     return secrets
 
 
+def state_topic(topic: str) -> str:
+    """Return the name of the topic that holds the state of the alerts in a topic."""
+    return f"{topic}-state"
+
+
 class AlertsSettings(Section):
     """The alert settings. `lakehouse.operations.alerts.rules` validates the rules."""
 

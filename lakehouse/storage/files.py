@@ -107,17 +107,7 @@ def stored_below(path: str) -> list[Stored] | None:
 
     Returns None for other file systems, such as HDFS, because pyarrow might be unable to access them.
     """
-    from pyarrow.fs import FileSelector, FileType
-
-    if not is_object_store(path):
-        return None
-    system, root = arrow_directory(path)
-    found = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
-    return [
-        Stored(one.path[len(root) + 1 :], int(one.size), int(one.mtime_ns or 0) // 1_000_000)
-        for one in found
-        if one.type == FileType.File
-    ]
+    return _far_files(path) if is_object_store(path) else None
 
 
 def each_file(path: str, on_trouble: Callable[[str, OSError], None]) -> Iterator[Stored]:
@@ -129,19 +119,20 @@ def each_file(path: str, on_trouble: Callable[[str, OSError], None]) -> Iterator
     """
     if is_local(path):
         yield from _local_files(Path(location(path)), on_trouble)
-        return
-    found = stored_below(path)
-    if found is None:
-        from pyarrow.fs import FileSelector, FileType
+    else:
+        yield from _far_files(path)
 
-        system, root = arrow_directory(path)
-        entries = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
-        found = [
-            Stored(one.path[len(root) + 1 :], int(one.size), int(one.mtime_ns or 0) // 1_000_000)
-            for one in entries
-            if one.type == FileType.File
-        ]
-    yield from found
+
+def _far_files(path: str) -> list[Stored]:
+    from pyarrow.fs import FileSelector, FileType
+
+    system, root = arrow_directory(path)
+    found = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+    return [
+        Stored(one.path[len(root) + 1 :], int(one.size), int(one.mtime_ns or 0) // 1_000_000)
+        for one in found
+        if one.type == FileType.File
+    ]
 
 
 def _local_files(root: Path, on_trouble: Callable[[str, OSError], None]) -> Iterator[Stored]:

@@ -11,6 +11,7 @@ from lakehouse.common.printable import printable
 from lakehouse.settings import Settings
 from lakehouse.streams.contract import OWN_TABLES, SILVER_ADDS
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.topics import topics_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,8 +52,8 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
     distinguish them.
     """
     uses: dict[str, list[str]] = defaultdict(list)
-    for topic, use in _uses(streams, settings):
-        uses[topic].append(use)
+    for one in topics_of(streams, settings):
+        uses[one.topic].append(one.what)
     for topic, several in uses.items():
         if len(several) > 1:
             raise SettingsError(
@@ -61,27 +62,6 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
                 "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or list the streams to run in "
                 "only_streams"
             )
-
-
-def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the configured name of each topic, with a description of its use."""
-
-    def named(topic: str) -> tuple[str, str]:
-        renamed = settings.topic(topic)
-        return renamed, "" if renamed == topic else f" as {topic} (topics.{topic})"
-
-    for stream in streams:
-        for source in stream.sources:
-            topic, alias = named(source.topic)
-            yield topic, f"stream {stream.name} reads it{alias}"
-        for table in stream.tables:
-            if table.export.topic is not None:
-                topic, alias = named(table.export.topic)
-                yield topic, f"stream {stream.name} sends gold.{table.name} to it{alias}"
-    if settings.kafka.dead_letter_topic:
-        yield settings.kafka.dead_letter_topic, "dead letters go to it (kafka.dead_letter_topic)"
-    yield settings.alerts.topic, "alerts go to it (alerts.topic)"
-    yield f"{settings.alerts.topic}-state", "it holds the state of alerts (alerts.topic)"
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:

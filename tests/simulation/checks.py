@@ -130,8 +130,8 @@ def _in_part(world: World, whole: Sequence[Checked]) -> Iterator[str]:
 
 def _named(checks: Sequence[Checked]) -> set[Place]:
     """Return the coordinates of the records that checks name."""
-    keys = [one.key for check in checks if check.name in {"landed", "records"} for one in check.examples]
-    return {(key["topic"], key["partition"], key["offset"]) for key in keys if "offset" in key}
+    examples = (one for check in checks if check.name in {"landed", "records"} for one in check.examples)
+    return {compare.place_of(one) for one in examples if "offset" in one.key}
 
 
 def _mended(world: World) -> list[str]:

@@ -117,7 +117,7 @@ def disagreements(
     bronze.
     """
     if altered:
-        named = {_place(one) for check in report.checks if check.name == "landed" for one in check.examples}
+        named = {place_of(one) for check in report.checks if check.name == "landed" for one in check.examples}
         said = [f"the audit does not name what is altered in bronze: {one}" for one in altered.keys() - named]
         said += [f"a false alarm of the audit: altered in bronze: {one}" for one in named - altered.keys()]
         rest = replace(report, checks=tuple(one for one in report.checks if one.name != "landed"))
@@ -141,7 +141,7 @@ def disagreements(
     return [*missed, *(said for check in more for said in _false_alarms(check))]
 
 
-def _place(example: AuditDifference) -> Place:
+def place_of(example: AuditDifference) -> Place:
     return example.key["topic"], example.key["partition"], example.key["offset"]
 
 

@@ -21,7 +21,7 @@ IDS = f"nobody-1\n{ANNA}\n{CAFE}\n{NUMBER}\n".encode()
 def searched(settings: Settings, url: str) -> Report:
     """Search the database for the ids."""
     settings = settings.changed({"postgres.url": SecretStr(url)})
-    return verify(subjects_in(IDS), settings, (), {}, lambda _: None, only=["postgres"])
+    return verify(subjects_in(IDS), settings, (), lambda _: None, only=["postgres"])
 
 
 def test_rows_and_statistics_are_searched(lake_settings: Settings, database: str) -> None:

@@ -16,11 +16,7 @@ from lakehouse.common.record_lines import STANDARD_INPUT
 from lakehouse.common.terminal import Console, echo_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lakehouse.operations.erasure.report import Place, Report, Searched
-    from lakehouse.settings import Settings
-    from lakehouse.streams.definition import Stream
 
 _MOST_ROWS = 100
 _MOST_LINES = 5
@@ -71,9 +67,7 @@ def verify(
 
     try:
         settings = read_settings()
-        streams = load(settings)
-        topics = _topics(streams, settings)
-        report = verify_all(subjects, settings, streams, topics, on_searched, only=place or ())
+        report = verify_all(subjects, settings, load(settings), on_searched, only=place or ())
     except LakehouseError as error:
         raise type(error)(subjects.masked(str(error))) from None
     except Exception as error:  # noqa: BLE001 - a bug: its message could contain an id
@@ -99,22 +93,6 @@ def _read(subject: str) -> bytes:
             f"--subject: the file cannot be read: {why}. Give a file that contains one id a line, or - for "
             "standard input; an id itself is never an argument"
         ) from None
-
-
-def _topics(streams: Sequence[Stream], settings: Settings) -> dict[str, str]:
-    """Return the lake's topics, and what each one is for."""
-    from lakehouse.operations.alerts.publishing import state_topic
-
-    found = {settings.topic(source.topic): "input topic" for stream in streams for source in stream.sources}
-    for stream in streams:
-        for table in stream.tables:
-            if table.export.topic is not None:
-                found.setdefault(settings.topic(table.export.topic), "output topic")
-    if settings.kafka.dead_letter_topic:
-        found.setdefault(settings.kafka.dead_letter_topic, "dead letters")
-    for topic in (settings.alerts.topic, state_topic(settings.alerts.topic)):
-        found.setdefault(topic, "alerts")
-    return found
 
 
 def _print(report: Report, console: Console) -> None:

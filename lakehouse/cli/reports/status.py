@@ -180,13 +180,10 @@ def _streams(run: Run, states: Sequence[StreamState]) -> str:
 def _failing(states: Sequence[StreamState]) -> Iterator[RenderableType]:
     """Yield a line for each failing step, unless it is the reason for its stream's health."""
     told = {state.health.reason for state in states}
-    failing = {
-        one.name: one.error for state in states for run in state.runs for one in run.queries if one.error
-    }
-    for name, error in failing.items():
-        if f"{name} fails: {error}" in told:
-            continue
-        yield _indented(Text.assemble((f"{name} fails: ", "red"), printable(error)))
+    failing = {one.name: one for state in states for run in state.runs for one in run.queries if one.error}
+    for one in failing.values():
+        if one.failure not in told:
+            yield _indented(Text.assemble((f"{one.name} fails: ", "red"), printable(one.error or "")))
 
 
 def _indented(text: Text) -> Padding:

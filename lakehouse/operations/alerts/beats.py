@@ -16,8 +16,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lakehouse.common.errors import ServiceError
-from lakehouse.operations.alerts.publishing import Beat, read_whole_state, state_topic
+from lakehouse.operations.alerts.publishing import Beat, read_whole_state
 from lakehouse.operations.telemetry import Observation
+from lakehouse.settings.alerts import state_topic
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.topics import describe_topic
 from lakehouse.storage.spark.query_errors import what_of

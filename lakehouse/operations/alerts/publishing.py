@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.common.errors import ServiceError
 from lakehouse.operations.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.operations.alerts.wording import alert_as_json, alert_in, as_message, key_of
+from lakehouse.settings.alerts import state_topic
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 from lakehouse.storage.kafka.offsets import ends_of, records_up_to
@@ -47,11 +48,6 @@ class Beat:
     def is_fresh(self, now: datetime) -> bool:
         """Return whether the beat is recent enough that the rules are probably still being evaluated."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
-
-
-def state_topic(topic: str) -> str:
-    """Return the name of the state topic."""
-    return f"{topic}-state"
 
 
 class Publisher:

@@ -11,9 +11,10 @@ from typing import Any
 from lakehouse.common.errors import ServiceError
 from lakehouse.operations.alerts.beats import unwatched
 from lakehouse.operations.alerts.evaluating import Alert
-from lakehouse.operations.alerts.publishing import Beat, read_whole_state, state_topic
+from lakehouse.operations.alerts.publishing import Beat, read_whole_state
 from lakehouse.operations.alerts.rules import Rule
 from lakehouse.operations.alerts.wording import message_in
+from lakehouse.settings.alerts import state_topic
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 from lakehouse.storage.kafka.offsets import ends_of, records_up_to

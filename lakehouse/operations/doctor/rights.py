@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.rights import Right
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.topics import ALERTS, INPUT, LETTERS, OUTPUT, topics_of
 
 _PREFIX = "lakehouse-"
 _TABLE = "{table}"
@@ -18,16 +19,10 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
     Permissions without `is_required` are optional. If the pipeline may not read a topic's limits, it assumes
     Kafka's defaults. If it may not create topics, the topics must already exist.
     """
-    streams = list(streams)
-    read = [settings.topic(source.topic) for stream in streams for source in stream.sources]
-    sent = [
-        settings.topic(table.export.topic)
-        for stream in streams
-        for table in stream.tables
-        if table.export.topic is not None
-    ]
-    alerts = [settings.alerts.topic, f"{settings.alerts.topic}-state"]
-    sent += [settings.kafka.dead_letter_topic] if settings.kafka.dead_letter_topic else []
+    uses = list(topics_of(list(streams), settings))
+    read, sent, alerts = (
+        [one.topic for one in uses if one.kind in kinds] for kinds in ({INPUT}, {OUTPUT, LETTERS}, {ALERTS})
+    )
     return [
         *(Right("Read", "topic", topic, "to read the records") for topic in read),
         *_of_sender([*sent, *alerts]),

@@ -15,11 +15,11 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
+from lakehouse.engine.formats import wire
+from lakehouse.engine.formats.schemas import DIRECTORY
 from lakehouse.storage.files import files_of
 from lakehouse.storage.kafka.schema_registry import Registered, registered
 
-_DIRECTORY = "_lakehouse_schemas"
-_HEADER = 5
 _LONG = 8  # a Kafka key that is a long can begin like a value with a schema
 _MOST_DEPTH = 40
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -38,7 +38,7 @@ def decoder(lake: str) -> Callable[[bytes], Numbers | None]:
 
     @cache
     def schema_of(number: int) -> Callable[[bytes], Numbers] | None:
-        found = files_of(lake).find(f"{_DIRECTORY}/{number}.json")
+        found = files_of(lake).find(f"{DIRECTORY}/{number}.json")
         if found is None:
             return None
         try:
@@ -47,14 +47,14 @@ def decoder(lake: str) -> Callable[[bytes], Numbers | None]:
             return None
 
     def decoded(value: bytes) -> Numbers | None:
-        number = int.from_bytes(value[1:_HEADER], "big", signed=True)
-        if len(value) < _HEADER or number < 1:
+        number = wire.id_of(value)
+        if len(value) < wire.LENGTH or not 0 < number <= wire.GREATEST_ID:
             return {}
         read = schema_of(number)
         if read is None:
-            return {} if len(value) == _LONG or _is_json(value[_HEADER:]) else None
+            return {} if len(value) == _LONG or _is_json(value[wire.LENGTH :]) else None
         try:
-            return read(value[_HEADER:])
+            return read(value[wire.LENGTH :])
         except Exception:  # noqa: BLE001 - whatever a decoder raises for bytes that its schema does not fit
             return None
 

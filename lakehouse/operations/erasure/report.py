@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from lakehouse.common.errors import LakehouseError, first_line
 from lakehouse.operations.erasure.searching import Hits
 from lakehouse.operations.erasure.subjects import Subjects
 
@@ -166,7 +167,8 @@ class _Open:
     until: Until | None = None
 
 
-_MOST_EXAMPLES = 5
+MOST_EXAMPLES = 5
+"""How many of a place's values are named."""
 
 
 class Book:
@@ -199,13 +201,23 @@ class Book:
         place.hits.update(hits)
         place.parts[self._subjects.masked(part)] += hits.certain.total() + hits.uncertain.total()
         place.examples += [self._subjects.masked(one) for one in examples]
-        del place.examples[_MOST_EXAMPLES:]
+        del place.examples[MOST_EXAMPLES:]
         if place.until is None or _is_later(until.at, place.until.at):
             place.until = until
 
     def miss(self, where: str, name: str, why: str) -> None:
         """Record something that could not be searched."""
         self._unread[Unread(where, self._subjects.masked(name), self._subjects.masked(why))] = None
+
+    @contextmanager
+    def missing(self, where: str, name: str) -> Iterator[None]:
+        """If the block fails, record that this table, topic or store could not be searched completely."""
+        try:
+            yield
+        except LakehouseError as error:
+            self.miss(where, name, first_line(error))
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, for example for a broken record
+            self.miss(where, name, f"{type(error).__name__}: {first_line(error)}")
 
     def note(self, text: str) -> None:
         """Record a remark that does not affect the result."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from lakehouse.common.errors import LakehouseError, first_line
 from lakehouse.operations.erasure.report import Book, Until
 from lakehouse.operations.erasure.searching import Found, Hits, Search, Values, chunked
 from lakehouse.settings import Settings
@@ -17,19 +16,12 @@ def search_store(kind: SinkKind, settings: Settings, search: Search, book: Book)
     if kind.contents is None:
         book.miss(kind.name, kind.label, "this store offers no search; search it by its own means")
         return
-    with book.searching(kind.name, kind.label) as amount:
-        try:
-            for chunk in chunked(kind.contents(settings), _bytes):
-                values = [value for one in chunk for value in one.values]
-                amount.items, amount.bytes = (
-                    amount.items + len(values),
-                    amount.bytes + sum(map(_bytes, chunk)),
-                )
-                _search(kind.name, chunk, values, search, book)
-        except LakehouseError as error:
-            book.miss(kind.name, kind.label, first_line(error))
-        except Exception as error:  # noqa: BLE001 - whatever a store's client raises
-            book.miss(kind.name, kind.label, f"{type(error).__name__}: {first_line(error)}")
+    with book.searching(kind.name, kind.label) as amount, book.missing(kind.name, kind.label):
+        for chunk in chunked(kind.contents(settings), lambda stored: sum(map(len, stored.values))):
+            values = [value for one in chunk for value in one.values]
+            amount.items += len(values)
+            amount.bytes += sum(map(len, values))
+            _search(kind.name, chunk, values, search, book)
 
 
 def _search(where: str, chunk: Sequence[Stored], values: Sequence[bytes], search: Search, book: Book) -> None:
@@ -45,7 +37,3 @@ def _search(where: str, chunk: Sequence[Stored], values: Sequence[bytes], search
 
 def _until(at: datetime | None) -> Until:
     return Until(None, "until it is deleted") if at is None else Until(at, "then it expires")
-
-
-def _bytes(stored: Stored) -> int:
-    return sum(map(len, stored.values))

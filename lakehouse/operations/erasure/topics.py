@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from lakehouse.common.errors import LakehouseError, first_line
-from lakehouse.operations.erasure.report import Book, Until
+from lakehouse.operations.erasure.report import MOST_EXAMPLES, Book, Until
 from lakehouse.operations.erasure.searching import Found, Hits, Search, Values, chunked
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.contents import contents
@@ -30,37 +29,48 @@ class _Part:
     newest_ms: int = -1
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A record, its parts that have bytes, and their size."""
+
+    record: Any
+    values: Sequence[tuple[str, bytes]]
+    size_bytes: int
+
+    @classmethod
+    def of(cls, record: Any) -> _Read:
+        values = list(_values(record))
+        return cls(record, values, sum(len(value) for _, value in values))
+
+
 def search_topic(access: KafkaAccess, topic: str, kind: str, search: Search, book: Book) -> None:
     """Search a topic. What cannot be read is recorded in the book."""
     with book.searching(KAFKA, topic) as amount:
         parts, properties = defaultdict[tuple[int, str], _Part](_Part), dict[str, str]()
-        try:
+        with book.missing(KAFKA, topic):
             records = contents(access, topic)
             if records is None:
                 book.note(f"there is no topic {topic} ({kind})")
                 return
             properties = properties_of(access, topic, (_POLICY, _RETENTION, _SEGMENT, _LAG))
-            for chunk in chunked(records, _bytes):
-                amount.items, amount.bytes = amount.items + len(chunk), amount.bytes + sum(map(_bytes, chunk))
+            for chunk in chunked(map(_Read.of, records), lambda one: one.size_bytes):
+                amount.items += len(chunk)
+                amount.bytes += sum(one.size_bytes for one in chunk)
                 _search(chunk, search, parts)
-        except LakehouseError as error:
-            book.miss(KAFKA, topic, first_line(error))
-        except Exception as error:  # noqa: BLE001 - a record that the client cannot decode, for example
-            book.miss(KAFKA, topic, f"{type(error).__name__}: {first_line(error)}")
         for (partition, name), part in sorted(parts.items()):
             where = KAFKA, f"{topic}/{partition}", kind
             book.find(where, name, part.hits, _until(properties, part.newest_ms), part.places)
 
 
-def _search(chunk: list[Any], search: Search, parts: dict[tuple[int, str], _Part]) -> None:
-    values = [(one, name, value) for one in chunk for name, value in _values(one)]
+def _search(chunk: list[_Read], search: Search, parts: dict[tuple[int, str], _Part]) -> None:
+    values = [(one.record, name, value) for one in chunk for name, value in one.values]
     found = search.in_values(Values.of([value for _, _, value in values]))
     for (at, line), is_certain in sorted(found.items()):
         record, name, _ = values[at]
         part = parts[record.partition, name]
         part.hits.add(Found({(at, line): is_certain}))
         part.places.append(f"{record.topic}/{record.partition}/{record.offset}")
-        del part.places[5:]
+        del part.places[MOST_EXAMPLES:]
         part.newest_ms = max(part.newest_ms, record.timestamp)
 
 
@@ -73,10 +83,6 @@ def _values(record: Any) -> Iterator[tuple[str, bytes]]:
         yield "name of a header", header.encode()
         if value is not None:
             yield f"header {header}", bytes(value)
-
-
-def _bytes(record: Any) -> int:
-    return sum(len(value) for _, value in _values(record))
 
 
 def _until(properties: Mapping[str, str], newest_ms: int) -> Until:

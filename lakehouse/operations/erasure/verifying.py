@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.engine.formats.schemas import DIRECTORY
 from lakehouse.operations.erasure.encoded import decoder
 from lakehouse.operations.erasure.lake import LAKE, LakeScan
 from lakehouse.operations.erasure.matching import LEAST_BYTES
@@ -18,6 +19,7 @@ from lakehouse.operations.maintenance.upkeep import least_kept, tasks
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.topics import topics_of
 
 _IDS = "ids"
 
@@ -26,14 +28,12 @@ def verify(
     subjects: Subjects,
     settings: Settings,
     streams: Sequence[Stream],
-    topics: Mapping[str, str],
     on_searched: Callable[[Searched], None],
     *,
     only: Collection[str] = (),
 ) -> Report:
     """Search for subjects, and return the places that have their ids and what could not be searched.
 
-    topics       the topics to search, and what each one is for
     only         the places to search: lake, kafka, or the name of a store; empty: all
     on_searched  called with each table, topic and store that has been searched
 
@@ -61,8 +61,8 @@ def verify(
         if kind.name in chosen:
             search_store(kind, settings, search, book)
     if KAFKA in chosen:
-        for topic, what in topics.items():
-            search_topic(settings.kafka.access, topic, what, search, book)
+        for use in topics_of(streams, settings):
+            search_topic(settings.kafka.access, use.topic, use.kind, search, book)
     _miss_ids(search, book)
     left_out = [name for name in names if name not in chosen]
     if KAFKA in chosen and _has_unused_streams(settings):
@@ -78,7 +78,7 @@ def _miss_ids(search: Search, book: Book) -> None:
     if search.undecoded:
         why = (
             f"{search.undecoded:,} values begin with a schema's id and could not be decoded, so numbers in "
-            "them were not compared; this needs the schema in the lake (_lakehouse_schemas) and, for Avro, "
+            f"them were not compared; this needs the schema in the lake ({DIRECTORY}) and, for Avro, "
             "the extra formats"
         )
         book.miss(_IDS, "whole numbers", why)

@@ -58,7 +58,7 @@ def health_of(
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
     found += [_refusing(one) for one in refused if one.is_over]
-    found += [Health(Word.FAILING, f"{one.name} fails: {one.error}", one.failed_at) for one in failing]
+    found += [Health(Word.FAILING, one.failure, one.failed_at) for one in failing]
     if newest_event is None:
         found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
     elif now - newest_event > fresh:

@@ -221,6 +221,11 @@ class QueryRun:
     restarts: int = 0
     failed_at: datetime | None = None
 
+    @property
+    def failure(self) -> str:
+        """The current failure in words, with the query's name."""
+        return f"{self.name} fails: {self.error}"
+
 
 @dataclass(frozen=True)
 class Run:

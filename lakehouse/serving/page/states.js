@@ -37,6 +37,16 @@ export function failing({ runs, health }) {
   return runs.flatMap((run) => run.queries).filter((one) => one.error && health.reason !== `${one.name} fails: ${one.error}`);
 }
 
+/** Whether a step fails, although the word of its stream's health is another one. */
+export function alsoFails(state) {
+  return state.health.word !== "failing" && failing(state).length > 0;
+}
+
+/** When a stream's health began, unless its reason says so, or that is unknown. */
+export function sinceWhen(since, reason) {
+  return since && !reason.includes(dated(since)) ? el("span", { class: "muted" }, `since ${dated(since)}`) : null;
+}
+
 /** The stores that lack rows because they were unavailable or full. */
 export function lacking({ queries }) {
   return [...new Set(queries.flatMap((one) => one.behind))];

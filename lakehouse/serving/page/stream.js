@@ -9,7 +9,7 @@ import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { happeningsOf } from "./log.js";
 import { pipeline } from "./pipeline.js";
-import { briefReason, failing, isUnrun, lacking, layerOf, tablesOf, total, troubles } from "./states.js";
+import { alsoFails, briefReason, failing, isUnrun, lacking, layerOf, sinceWhen, tablesOf, total, troubles } from "./states.js";
 
 export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
@@ -63,9 +63,9 @@ function health(state, status) {
   const reason = briefReason(state, status);
   return [
     badge(word),
-    word === "failing" || failing(state).length === 0 ? null : badge("failing", "blocked"),
+    alsoFails(state) ? badge("failing", "blocked") : null,
     el("span", { class: "reason" }, reason),
-    since === null || reason.includes(dated(since)) ? null : el("span", { class: "muted" }, `since ${dated(since)}`),
+    sinceWhen(since, reason),
   ];
 }
 

@@ -2,9 +2,9 @@
 
 import { query } from "./api.js";
 import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
-import { briefly, compact, count, dated, UNKNOWN } from "./format.js";
+import { briefly, compact, count, UNKNOWN } from "./format.js";
 import { lastDay, MEASURES, sparkline } from "./history.js";
-import { arriving, briefReason, failing, isUnrun, lacking, landing, writtenAgoS } from "./states.js";
+import { alsoFails, arriving, briefReason, failing, isUnrun, lacking, landing, sinceWhen, writtenAgoS } from "./states.js";
 
 const CAPTION = "Streams, worst first";
 const GROUPS = [
@@ -113,7 +113,7 @@ function row(name) {
 }
 
 function words(stream) {
-  return [badge(stream.health.word), ...(stream.health.word === "failing" || failing(stream).length === 0 ? [] : [" ", badge("failing", "blocked")])];
+  return [badge(stream.health.word), ...(alsoFails(stream) ? [" ", badge("failing", "blocked")] : [])];
 }
 
 function rounded(value) {
@@ -161,7 +161,7 @@ function told(status) {
       badge(word, kind ?? word),
       el("strong", {}, names.join(", ")),
       el("span", { class: "reason" }, what),
-      since && names.length === 1 && !what.includes(dated(since)) ? el("span", { class: "muted" }, `since ${dated(since)}`) : null,
+      names.length === 1 ? sinceWhen(since, what) : null,
     ),
   );
 }

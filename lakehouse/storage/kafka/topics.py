@@ -244,13 +244,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
             names = ["socket.request.max.bytes", "transaction.max.timeout.ms"]
             asked.append(ConfigResource(ConfigResourceType.BROKER, str(min(leaders)), names))
         answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
-    said = {
-        name: int(found["value"])
-        for resources in answer.values()
-        for configs in resources.values()
-        for name, found in configs.items()
-        if found["value"] is not None
-    }
+    said = {name: int(value) for name, value in _reported(answer).items()}
     record_bytes = said.get("max.message.bytes", Limits.record_bytes)
     request_bytes = said.get("socket.request.max.bytes", 100 * 1024 * 1024)
     return Limits(
@@ -266,11 +260,15 @@ def properties_of(access: KafkaAccess, topic: str, names: Collection[str]) -> di
     """
     with administering(access) as admin:
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, list(names))]
-        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
+        return _reported(admin.describe_configs(asked, config_filter=ConfigFilterType.ALL))
+
+
+def _reported(answer: Mapping[Any, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Return the properties in a broker's answer, except those without a value."""
     return {
         name: str(config["value"])
-        for topics_ in answer.values()
-        for configs in topics_.values()
+        for resources in answer.values()
+        for configs in resources.values()
         for name, config in configs.items()
         if config["value"] is not None
     }

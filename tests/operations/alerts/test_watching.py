@@ -15,12 +15,13 @@ from kafka import KafkaProducer
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.operations.alerts.evaluating import MOST_FIRING, Alert, Key, Notification
 from lakehouse.operations.alerts.facts import Facts, Window, step
-from lakehouse.operations.alerts.publishing import Publisher, read_state, state_topic
+from lakehouse.operations.alerts.publishing import Publisher, read_state
 from lakehouse.operations.alerts.rules import MetricRule, Rules
 from lakehouse.operations.alerts.standing import standing
 from lakehouse.operations.alerts.watching import Watcher, readiness
 from lakehouse.operations.alerts.webhook import Webhook
 from lakehouse.operations.alerts.wording import as_message
+from lakehouse.settings.alerts import state_topic
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.kafka.transactions import FencedError
 from tests.operations.alerts.receiver import Receiver, receiving

@@ -44,7 +44,7 @@ def test_the_log_keeps_what_delete_and_vacuum_have_removed(lake: Lake, lake_sett
 
     def kinds() -> Counter[str]:
         subjects = subjects_in(b"anna-4711\n")
-        report = verify(subjects, lake_settings, load(lake_settings), {}, lambda _: None, only=["lake"])
+        report = verify(subjects, lake_settings, load(lake_settings), lambda _: None, only=["lake"])
         assert report.unread == ()
         assert report.is_clean == (not report.places)
         return Counter(place.kind for place in report.places)

@@ -50,7 +50,6 @@ def searched(lake_settings: Settings, capsys: pytest.CaptureFixture[str]) -> Ite
             subjects_in(IDS.encode()),
             lake_settings,
             load(lake_settings),
-            {},
             lambda done: told.append(str(done)),
             only=["lake"],
         )
@@ -216,7 +215,7 @@ def test_dates_that_need_a_maintenance_by_hand_are_remarked(root: Path, lake_set
     by_hand = lake_settings.maintenance.model_copy(update={"every_s": None})
     settings = lake_settings.model_copy(update={"maintenance": by_hand})
 
-    report = verify(subjects_in(b"x-1\nanna-4711\n"), settings, (), {}, lambda _: None, only=["lake"])
+    report = verify(subjects_in(b"x-1\nanna-4711\n"), settings, (), lambda _: None, only=["lake"])
 
     assert report.notes == (
         "maintenance.every is never: old files and commits stay until `lakehouse maintain` runs",
@@ -323,7 +322,7 @@ def test_a_file_that_vanishes_is_said_and_what_was_added_is_searched(
             write(root / "gold/a", {"user_id": ["anna-4711"]})  # its log has the same names
             write(root / "gold/c", {"user_id": ["anna-4711"]})
 
-    report = verify(subjects_in(IDS.encode()), lake_settings, load(lake_settings), {}, change, only=["lake"])
+    report = verify(subjects_in(IDS.encode()), lake_settings, load(lake_settings), change, only=["lake"])
 
     assert sorted((one.name.split("/")[1], one.kind) for one in report.places) == [
         *(("a", "log"), ("a", "newest version")),

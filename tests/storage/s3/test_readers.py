@@ -127,7 +127,7 @@ def test_ids_are_found_in_the_same_places(
 
     def found(root: str) -> list[tuple[Any, ...]]:
         settings = on_lake(session_settings, root, tmp_path)
-        report = verify(subjects, settings, load(settings), {}, lambda _: None, only=["lake"])
+        report = verify(subjects, settings, load(settings), lambda _: None, only=["lake"])
         assert report.unread == ()
         return [(one.name, one.kind, one.parts, one.lines) for one in report.places]
 
