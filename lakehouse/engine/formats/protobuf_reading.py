@@ -7,13 +7,6 @@ validated.
 
 A bad record does not affect the others: a record that cannot be read is refused with a reason. To limit
 memory use, a record that would take more than 256 MiB once parsed is also refused.
-
-A value identifies its message type by indexes: the index of the outermost message in the schema's file, then
-the index of each nested message in its outer message. The id of the schema is followed by the number of
-indexes and then the indexes, as zigzag varints. A single zero means the first message. Older Confluent
-serializers (`use.deprecated.format`) write plain varints. Indexes are read as plain varints only if zigzag
-decoding would produce a negative number. All others are read as zigzag varints, although some of them, such
-as `02 02`, are valid in both encodings.
 """
 
 from __future__ import annotations
@@ -31,35 +24,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lakehouse.engine.formats.protobuf_columns import Taken, Times, Wanted, taken, taker, time_taker
 from lakehouse.engine.formats.protobuf_examined import EVENT_TIME, Examined
+from lakehouse.engine.formats.protobuf_indexes import indexes_of
 from lakehouse.engine.formats.protobuf_json import DEEPEST, JsonOf
 from lakehouse.engine.formats.protobuf_kinds import UnfitError, text_of
 from lakehouse.engine.formats.protobuf_types import Types, tree_of
 from lakehouse.engine.formats.protobuf_weight import Scale, most_per_byte
-
-_MOST_BYTES, _MOST = 64, 32  # the maximum number of bytes, and of indexes; compilers refuse deeper nesting
-_CONTINUES = 0x80
-
-
-def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the start of the data, and the position after them, or None if there are none."""
-    return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
-
-
-def _read(data: bytes, *, is_zigzag: bool) -> tuple[tuple[int, ...], int] | None:
-    numbers, number, shift = list[int](), 0, 0
-    for place, byte in enumerate(data[:_MOST_BYTES]):
-        number |= (byte & ~_CONTINUES) << shift
-        shift += 7
-        if byte & _CONTINUES:
-            continue
-        numbers.append((number >> 1) ^ -(number & 1) if is_zigzag else number)
-        if min(numbers) < 0 or numbers[0] > _MOST:
-            return None
-        if len(numbers) > numbers[0]:
-            return tuple(numbers[1:]) or (0,), place + 1
-        number, shift = 0, 0
-    return None
-
 
 _HEADER = 5
 _FIRST_MESSAGE = b"\x00"

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from lakehouse.engine.formats import wire
+from lakehouse.engine.formats.protobuf_indexes import readings_of
 from lakehouse.engine.formats.schemas import DIRECTORY
 from lakehouse.storage.files import files_of
 from lakehouse.storage.kafka.schema_registry import Registered, registered
@@ -80,7 +81,7 @@ def _reader(schema: Registered | None) -> Callable[[bytes], Numbers] | None:
         parsed = parse_schema(json.loads(schema.text))
         return lambda data: dict.fromkeys(_in(schemaless_reader(io.BytesIO(data), parsed, None)), True)
     if schema.kind == "PROTOBUF":
-        return lambda data: dict.fromkeys(_fields(_message(data)), False)
+        return lambda data: dict.fromkeys(_message(data), False)
     return lambda _data: {}  # JSON is text
 
 
@@ -101,12 +102,22 @@ def _whole(value: float | Decimal) -> Iterator[int]:
         yield whole
 
 
-def _message(data: bytes) -> bytes:
-    """Return a Protobuf value without the indexes of its message in the schema."""
-    count, at = _packed(data, 0)
-    for _ in range(count >> 1):
-        _, at = _packed(data, at)
-    return data[at:]
+def _message(data: bytes) -> Iterator[int]:
+    """Yield every reading of every number in a Protobuf value that begins with its message's indexes.
+
+    Some indexes are valid in two encodings, so the message begins at one of two positions. Raises ValueError
+    if there is a message at neither.
+    """
+    numbers, is_message = set[int](), False
+    for _, at in readings_of(data):
+        try:
+            numbers.update(_fields(data[at:]))
+        except (IndexError, ValueError):
+            continue
+        is_message = True
+    if not is_message:
+        raise ValueError("not a message")
+    yield from numbers
 
 
 def _fields(data: bytes, depth: int = 0) -> Iterator[int]:

@@ -83,6 +83,19 @@ def test_a_protobuf_number_has_several_readings(search: Search, body: bytes) -> 
     assert found(search, framed(8, b"\x00" + body)) == [(0, 1, False)]
 
 
+@pytest.mark.parametrize(
+    "indexes",
+    [
+        b"\x04\x02\x00",  # 1 and 0 in zigzag
+        b"\x02\x01\x00",  # the same as plain varints, which older serializers write
+        b"\x02\x02\x02",  # 2 and 2 as plain varints, 1 in zigzag
+    ],
+)
+def test_a_number_is_found_in_a_message_within_another(search: Search, indexes: bytes) -> None:
+    assert found(search, framed(8, indexes + b"\x08" + varint(4711))) == [(0, 1, False)]
+    assert search.undecoded == 0
+
+
 def test_a_negative_number_is_found_in_protobuf(search: Search) -> None:
     body = b"\x08" + varint(2**64 - 4712)
 
