@@ -31,7 +31,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.spark.query_errors import what_of
 from lakehouse.storage.tables import Lake
-from lakehouse.storage.tables.adoption import PROPERTY, Adoption, adoption_in
+from lakehouse.storage.tables.adoption import Adoption, adoption_in
 from lakehouse.storage.tables.entries import LOG
 from lakehouse.streams.definition import Stream
 
@@ -285,10 +285,9 @@ def _note(lake: Lake, table: str, marker: Marker, at_ms: int) -> None:
     path, last = lake.path(*place), newest(lake, *place)
     if last <= marker.known[table].version:
         if last >= 0:
-            commit = tables.begin(lake.spark, path)
-            commit.set_properties({PROPERTY: str(Adoption(at_ms, last))})
+            tables.note(lake.spark, path, [Adoption(at_ms, last).move])
         return
-    adoption = adoption_in(tables.properties_of(tables.snapshot(lake.spark, path)))
+    adoption = adoption_in(tables.transactions(lake.spark, path))
     copied_ms = datetime.fromisoformat(marker.at).timestamp() * 1000
     if adoption is None or adoption.at_ms < copied_ms:
         raise TableError(

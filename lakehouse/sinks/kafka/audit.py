@@ -180,7 +180,7 @@ def _sent(
     def changes() -> DataFrame:
         return _as_messages(tables.read_changes(spark, path, first, newest), table)
 
-    adoption = adoption_in(tables.properties_of(tables.snapshot(spark, path)))
+    adoption = adoption_in(tables.transactions(spark, path))
     adopted = None if adoption is None else tables.from_micros(1000 * adoption.at_ms)
     return _Sent(gold, moving.select(*names).distinct(), messages, changes, first, note, expired, adopted)
 

@@ -1,13 +1,15 @@
 """Adoption of a lake's copy: it replaces the original lake, and the versions of both then diverge. No I/O.
 
-`lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table and of the
-dead-letter table. The property also contains the last version that the table shares with the original:
+`lakehouse run all --adopt` records the time (ms since the epoch) as a transaction in each gold table and in
+the dead-letter table. The transaction's application names the last version that the table shares with the
+original:
 
-    lakehouse.adopted    1764172800000@60
+    lakehouse adopted@60    1764172800000
 
-The property distinguishes version 61 of the copy from version 61 of the original, whose rows might already
-have been exported. Where Kafka's consumer groups and the lake record the rows sent, they identify a table by
-its id, followed by the adoption: `c31e... adopted 1764172800000@60`.
+The adoption distinguishes version 61 of the copy from version 61 of the original, whose rows might already
+have been exported. A RESTORE to an earlier version keeps it, unlike a table property. Where Kafka's consumer
+groups and the lake record the rows sent, they identify a table by its id, followed by the adoption:
+`c31e... adopted 1764172800000@60`.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakehouse.storage.tables.specs import Position
+from lakehouse.storage.tables.specs import Move, Position
 
-PROPERTY = "lakehouse.adopted"
+_APPLICATION = "lakehouse adopted@"
 _ADOPTED = " adopted "
 _VALUE = re.compile(r"(\d+)@(\d+)")
 
@@ -33,10 +35,20 @@ class Adoption:
     def __str__(self) -> str:
         return f"{self.at_ms}@{self.version}"
 
+    @property
+    def move(self) -> Move:
+        """The transaction that records the adoption."""
+        return Move(f"{_APPLICATION}{self.version}", None, self.at_ms)
 
-def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
-    """Return the last adoption in a table's properties, or None if there is none."""
-    return _parsed(properties.get(PROPERTY, ""))
+
+def adoption_in(transactions: Mapping[str, int]) -> Adoption | None:
+    """Return the last adoption among a table's transactions, or None if there is none."""
+    found = (
+        Adoption(at_ms, int(name.removeprefix(_APPLICATION)))
+        for name, at_ms in transactions.items()
+        if name.startswith(_APPLICATION)
+    )
+    return max(found, key=lambda adoption: adoption.at_ms, default=None)
 
 
 def sender(table_id: str, adoption: Adoption | None) -> str:

@@ -196,14 +196,14 @@ def generation_ms(spark: SparkSession, path: str) -> int:
     A table with a later generation has newer rows.
     """
     found = snapshot(spark, path)
-    adoption = adoption_in(properties_of(found))
+    adoption = adoption_in(transactions_in(spark, found))
     return delta.created_ms(found) or 0 if adoption is None else adoption.at_ms
 
 
 def sent_as(spark: SparkSession, path: str) -> str:
     """Return the name that identifies the table where sent rows are recorded (see `tables.adoption`)."""
     found = snapshot(spark, path)
-    return sender(id_of(found), adoption_in(properties_of(found)))
+    return sender(id_of(found), adoption_in(transactions_in(spark, found)))
 
 
 @dataclass(frozen=True)

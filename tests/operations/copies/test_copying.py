@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -278,9 +279,11 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
 
     for table in (GOLD, DEAD_LETTERS):
         path, shared = copy.path(table), VERSIONS[table]
-        adoption = adoption_in(tables.properties_of(tables.snapshot(copy.spark, path)))
+        adoption = adoption_in(tables.transactions(copy.spark, path))
         assert adoption == Adoption(tables.generation_ms(copy.spark, path), shared)
         assert pipeline.version_of(copy.settings, table) == shared + 1
+        DeltaTable.forPath(copy.spark, path).restoreToVersion(shared)
+        assert adoption_in(tables.transactions(copy.spark, path)) == adoption
     markers.refuse_copy(copy.lake)
     with pytest.raises(TableError, match="is not a copy, or has already been adopted"):
         note_adoption(copy.lake)
