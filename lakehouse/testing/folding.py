@@ -285,7 +285,7 @@ class Folding:
             progress = EventTimeProgress(front, self._merged[table.name])
         near, current = folds.touched(table, facts, progress, exactly=True), self._gold[table.name]
         current = self._gathered(current if near is None else current.where(near.condition()))
-        given = Given(facts, progress, front, None if gone is None else gone.select(*table.keys))
+        given = Given(facts, progress, front, None if gone is None else gone.select(*table.keys), front)
         for is_again in (False, True) if twice and table.sides else (False,):
             folded = folds.folded(table, partials, current, given, partial(self._made_anew, table))
             folded = replace(folded, rows=folded.rows.localCheckpoint())

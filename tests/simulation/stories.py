@@ -9,6 +9,7 @@ KEPT = Path(__file__).with_name("kept")
 QUICK = frozenset(
     {
         "deletion_in_another_partition",
+        "recomputed_window_grows",
     }
 )
 """The stories that make test runs; make soak runs the others."""

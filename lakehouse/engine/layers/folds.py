@@ -74,12 +74,14 @@ class Given:
 
     `front` is the greatest event time merged so far (UTC), or None if nothing has been merged. `left`
     contains the keys of rows that were removed or changed in silver; it is None if there are no such rows.
+    Rows that begin up to `stateless_to` (UTC; None: no rows) may lack state because they were recomputed.
     """
 
     facts: Facts
     progress: EventTimeProgress
     front: datetime | None = None
     left: DataFrame | None = None
+    stateless_to: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ def _may_need_recompute(table: GoldTable, given: Given) -> bool:
     # Compare with the front itself, not with the front minus the grace period, because maintenance clears
     # state up to the front.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
-    return unsettled_from is None or given.facts.first <= unsettled_from
+    if unsettled_from is None:
+        return True
+    return given.facts.first <= max(unsettled_from, given.stateless_to or unsettled_from)
 
 
 def _hour(moment: datetime) -> datetime:

@@ -81,6 +81,7 @@ class Merge:
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
         self._finality: Finality | None = None
+        self._stateless_to: datetime | None = None  # set by the first merge, as earlier ones may have recomputed
         self.next_due: datetime | None = None
         self.merged_at: datetime | None = None
 
@@ -101,13 +102,17 @@ class Merge:
                 return BatchResult(0)
             progress, finality = self._progress(spark, facts, now)
             moves = (*batch.moves, *finality)
-            given = Given(facts, progress, self._front(spark), moved.left)
+            front = self._front(spark)
+            self._stateless_to = self._stateless_to or front
+            given = Given(facts, progress, front, moved.left, self._stateless_to)
             coming = _Input(moved.partials, given, batch, moves, beside)
             written = tables.retry_on_conflict(lambda: self._merge(coming))
         finally:
             moved.close()
         if self._merged is not None and facts.reached is not None:
             self._merged.advance(facts.reached)
+        if moved.left is not None:
+            self._stateless_to = self._front(spark)
         if self._finality is not None:
             self._finality = self._finality.after(finality)
         self.merged_at = now
