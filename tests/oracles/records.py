@@ -270,9 +270,11 @@ class _Source:
             self._settle(known, is_late=False)
 
     def _find_decided(self, decision: Decision) -> None:
-        """Record a decision about a letter that was open then, although by present knowledge it was not."""
-        may_differ = self._is_by_other_ids(decision) or any(map(self._is_in_time, self._beforehand))
-        if may_differ and not self._is_decided(decision.place):
+        """Record a decision about a letter that was open then, although by present knowledge it was not.
+
+        The settings may have changed since: the record with the same id may be unsound by the current ones.
+        """
+        if not self._is_decided(decision.place):
             self.found[decision.place] = decision
 
     def _has_failed(self, decision: Decision) -> bool:
