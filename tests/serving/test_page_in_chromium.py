@@ -334,6 +334,21 @@ def visited(page: Page, url: str) -> Iterator[str]:
         yield name
 
 
+def test_axe_finds_nothing_serious_in_the_overview_in_either_theme(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    axe = (AXE / "axe.min.js").read_text(encoding="utf-8")
+    address, there = VIEWS["overview"]
+    with serving(lake, tmp_path / "log") as (_, url):
+        for theme in ("light", "dark"):
+            page.prefer(theme)
+            page.go(f"{url}/page/uPlot.LICENSE")
+            page.go(f"{url}/{address}")
+            page.wait(f"document.querySelector({json.dumps(there)})")
+            assert page.run("document.documentElement.dataset.theme") == theme
+            assert serious(page, axe) == []
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
