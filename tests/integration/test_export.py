@@ -25,11 +25,19 @@ from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.common.errors import LakehouseError, PositionError, ServiceError, TableError
+from lakehouse.common.errors import (
+    AccessDeniedError,
+    LakehouseError,
+    PositionError,
+    ServiceError,
+    StoreWord,
+    TableError,
+)
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.layers import Allow
 from lakehouse.engine.layers import export as export_layer
 from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.progress import sent
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.operations.audit import Check
@@ -888,6 +896,9 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
                 assert step.ticker.is_due(utc_now())
                 with pytest.raises(RedisTroubleError, match="used memory > 'maxmemory'"):
                     step.ticker.tick(utc_now())
+        noted = sent.lacking_in(export.note.read_text())["redis"]
+        assert (noted.word, noted.since is None) == (StoreWord.FULL, False)
+        assert noted.reason.startswith("Redis is full, so rows wait: ")
         with export.stepping() as step:  # another process, which finds it noted in the lake
             assert step.plan({}) is None
             assert step.ticker is not None
@@ -896,12 +907,43 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
     assert (check.compared, check.differences, check.is_clean) == (0, 0, False)
     assert "unavailable or full" in check.not_compared[0]
 
+    at = sent.at_in(export.note.read_text())
     assert [done.result.written for done in export.run()] == [{"redis": 2}]
     assert {key: row["_version"] for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: 2,
         State("auth", 1).row_key: 2,
     }
     assert len(export.messages()) == 3
+    assert sent.lacking_in(export.note.read_text()) == {}
+    assert sent.at_in(export.note.read_text()) == at, "filling a store is no micro-batch"
+
+
+def test_a_lead_that_refuses_rows_is_noted_until_it_works_again(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*_: object) -> None:
+        raise AccessDeniedError("User:lakehouse may not Write topic t")
+
+    export.put(State("auth", 0))
+    export.run()
+    before = json.loads(export.note.read_text())
+    export.put(State("auth", 0, count=2))
+    with monkeypatch.context() as patch:
+        patch.setattr("lakehouse.sinks.kafka.rows.KafkaSink.write", deny)
+        for _ in range(2):
+            with export.stepping() as step, pytest.raises(AccessDeniedError):
+                write(step, planned(step), now=utc_now())
+    noted = sent.lacking_in(export.note.read_text())
+    assert {name: (one.word, one.reason) for name, one in noted.items()} == {
+        "kafka": (StoreWord.REFUSED, "User:lakehouse may not Write topic t")
+    }
+    assert {**before, "kafka_is_behind": None} == {
+        **json.loads(export.note.read_text()),
+        "kafka_is_behind": None,
+    }
+    with export.stepping():  # which reaches Kafka
+        assert sent.lacking_in(export.note.read_text()) == {}
+    assert [done.result.written for done in export.run()] == [{export.topic: 1, "redis": 1}]
 
 
 @pytest.mark.soak
