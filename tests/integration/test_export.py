@@ -41,9 +41,8 @@ from lakehouse.engine.progress import sent
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.operations.audit import Check
-from lakehouse.operations.audit.stores import check_lead, check_store
+from lakehouse.operations.audit.stores import check_lead
 from lakehouse.sinks.outgoing import newest_since
-from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.sinks.redis.client import RedisTroubleError
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import Limits
@@ -140,26 +139,6 @@ def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     export.put(State("cart", -1))
     export.run()
     assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
-
-
-@pytest.mark.soak
-def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(export: Export) -> None:
-    export.put(State("auth", 0), State("auth", 1))
-    export.take_away(State("auth", 1))
-    assert [batch.result.rows for batch in export.run()] == [1]
-
-    def looked() -> tuple[int, int]:
-        (check,) = check_store(
-            export.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=export.settings, now=utc_now()
-        )
-        return check.compared, check.differences
-
-    assert list(export.in_redis()) == [State("auth", 0).row_key]
-    assert looked() == (3, 0)  # two rows, and the latest one
-    url = export.settings.redis.url.get_secret_value()
-    with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
-        client.copy(State("auth", 0).row_key, State("auth", 1).row_key)
-    assert looked() == (3, 1)
 
 
 def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of_versions(
@@ -290,7 +269,7 @@ def test_a_crash_after_kafka_has_a_micro_batch_is_made_good_by_the_next_run(
     assert export.run() == []
 
 
-@pytest.mark.parametrize("broken", [REDIS_WRITE, NOTE])
+@pytest.mark.parametrize("broken", [REDIS_WRITE, pytest.param(NOTE, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "is_new",
     [
@@ -676,33 +655,6 @@ def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
         assert not step.ticker.is_due(now), "it has looked just now"
         monkeypatch.setattr("lakehouse.sinks.redis.sink._LOOK_EVERY_S", 0.0)
         assert step.ticker.is_due(now - timedelta(hours=1))
-
-
-@pytest.mark.soak
-def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Export) -> None:
-    export.put(State("auth", 0), State("auth", 1))
-    export.run()
-    export.put(State("auth", 0, count=2))
-    export.run()
-    whole, sent = export.in_redis(), len(export.messages())
-    assert len(whole) == 2
-
-    export.flush()
-    (filled,) = export.run()
-    assert (filled.batch, filled.result.rows, filled.result.written) == (None, 2, {"redis": 2})
-    assert export.in_redis() == whole
-    assert export.run() == []
-
-    export.flush()
-    export.put(State("auth", 2))
-    done, filled = export.run()
-    assert (done.result.written, filled.result.written) == ({export.topic: 1, "redis": 1}, {"redis": 2})
-    assert {key: row["_version"] for key, row in export.in_redis().items()} == {
-        State("auth", 0).row_key: 2,
-        State("auth", 1).row_key: 1,
-        State("auth", 2).row_key: 3,
-    }
-    assert len(export.messages()) == sent + 1
 
 
 @pytest.mark.soak
