@@ -23,7 +23,7 @@ MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Pla
 SUITES = "fresh make_suite no_rows required rows unique"
 SINKS = """
 Audited Change Exported Findings Position Sending Settings SettingsError SinkKind SinkTroubleError Span
-Stored changes_of message_of outgoing
+StoreWord Stored changes_of message_of outgoing
 """
 TESTING = """
 AssertKept Case Outcome PROMISES Record SameGold StoreUnderTest declared small_session

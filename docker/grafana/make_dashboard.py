@@ -53,6 +53,13 @@ def make() -> str:
         .with_panel(
             _number("Alerts evaluated by `lakehouse alert` (1: yes)", "max(lakehouse_alerts_evaluated)", "")
         )
+        .with_panel(
+            _number(
+                "Stores",
+                'max by (store, table, word) (lakehouse_store_state{stream=~"$stream", word!="well"}) == 1',
+                "{{store}}, {{table}}: {{word}}",
+            )
+        )
         .with_row(dashboard.Row("Time until records are in gold"))
         .with_panel(_line("Longest wait", f"lakehouse:in_gold_wait_seconds{_STREAM}", "{{stream}}", "s"))
         .with_panel(

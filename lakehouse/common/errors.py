@@ -23,6 +23,7 @@ print it on one line and exit with `exit_code`. Any other exception is a bug and
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import chain, takewhile
 
 _ITEM = "- "
@@ -42,12 +43,38 @@ class SettingsError(LakehouseError):
     exit_code = 2
 
 
+class StoreWord(StrEnum):
+    """The state of a store that an export fills, in one word, from best to worst.
+
+    WELL     it has every row, or none has waited too long
+    UNKNOWN  it cannot be determined
+    BEHIND   rows have waited for too long, or it is being filled after it lacked rows
+    FULL     it has no room for more rows
+    REFUSED  it answers, but refuses the user, a command or a row
+    AWAY     it cannot be reached
+    """
+
+    WELL = "well"
+    UNKNOWN = "unknown"
+    BEHIND = "behind"
+    FULL = "full"
+    REFUSED = "refused"
+    AWAY = "away"
+
+
 class ServiceError(LakehouseError):
-    """A broker or another store could not be started, reached or stopped."""
+    """A broker or another store could not be started, reached or stopped.
+
+    `word` is the state of the store that this error implies.
+    """
+
+    word = StoreWord.AWAY
 
 
 class AccessDeniedError(ServiceError):
     """The broker denies this application a permission. The message names the user, operation and resource."""
+
+    word = StoreWord.REFUSED
 
 
 class RegistryError(ServiceError):
@@ -55,7 +82,13 @@ class RegistryError(ServiceError):
 
 
 class SinkTroubleError(ServiceError):
-    """An output store is unreachable or full, or refuses a request."""
+    """An output store is unreachable or full, or refuses a request: `word` says which of these."""
+
+    word = StoreWord.BEHIND
+
+    def __init__(self, message: str, word: StoreWord | None = None) -> None:
+        super().__init__(message)
+        self.word = word or self.word
 
 
 class ProduceError(LakehouseError):

@@ -5,7 +5,7 @@ changes in a micro-batch, and can receive the same micro-batch more than once. `
 lists the stores.
 """
 
-from lakehouse.common.errors import SettingsError, SinkTroubleError
+from lakehouse.common.errors import SettingsError, SinkTroubleError, StoreWord
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.outgoing import changes_of, message_of, outgoing
@@ -24,6 +24,7 @@ __all__ = [
     "SinkKind",
     "SinkTroubleError",
     "Span",
+    "StoreWord",
     "Stored",
     "changes_of",
     "message_of",

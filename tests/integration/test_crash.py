@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +26,6 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.common.errors import PositionError
 from lakehouse.common.quantities import show_size
 from lakehouse.engine.layers import LayerName, bronze
 from lakehouse.engine.layers.step import Step
@@ -39,18 +37,15 @@ from lakehouse.storage.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
-from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.support import pipeline, verdicts
 from tests.support.batches import bronze_of, gold_of, silver_of, take_next
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
 from tests.support.processes import QUICK_JVM
 from tests.support.settings import MakeSettings
-from tests.support.streams import SALES
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
-SALES_TABLES = ("product_sales", "sales_notifications")
 ONE_CUT_A_BATCH = {"run.max_bytes": 1}
 
 
@@ -202,101 +197,6 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     assert sorted((row["offset"], row["value"]) for row in rows) == [(n, b"%d" % n) for n in range(4)]
     assert {row["ingested_at"] - pipeline.micros(LANDED) for row in rows} == {0, 1, 2}  # in microseconds
     assert tables.read(spark, str(pipeline.path_of(settings, BRONZE))).schema == bronze.SCHEMA
-
-
-@pytest.mark.soak
-def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    """Dead letters were written, so the same records come again, under the watermark of their landing."""
-    pipeline.land(spark, lake_settings, CUTS[:2], landed_at=LANDED)
-    crash(silver_of(spark, lake_settings), "append", 1, after=True)
-    pipeline.land(spark, lake_settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
-
-    take_all(partial(silver_of, spark, lake_settings))
-
-    assert pipeline.version_of(lake_settings, SILVER) == 2
-    assert silver_differences(lake_settings, CUTS) == []
-
-
-@pytest.mark.soak
-def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
-    spark: SparkSession, lake_settings: Settings, tmp_path: Path
-) -> None:
-    bronze_path = pipeline.path_of(lake_settings, BRONZE)
-    pipeline.land(spark, lake_settings, CUTS[:1], landed_at=LANDED)
-    shutil.copytree(bronze_path, tmp_path / "older")
-    pipeline.land(spark, lake_settings, CUTS[1:2], landed_at=LANDED, first_offset=offsets_of(1)[0])
-    crash(silver_of(spark, lake_settings), "append", 1, after=True)
-    shutil.rmtree(bronze_path)
-    shutil.move(tmp_path / "older", bronze_path)
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-
-    said = f"^{SILVER} has read version 2 of {BRONZE}, whose newest version is 1: an older copy was restored"
-    with pytest.raises(PositionError, match=said):
-        take_all(partial(silver_of, spark, lake_settings))
-
-
-@pytest.mark.soak
-def test_a_crash_after_a_side_table_loses_and_doubles_nothing(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    """Two products cross the threshold of 2000; one of them then falls below it and crosses it again."""
-    make_gold = partial(gold_of, spark, lake_settings, SALES)
-    accept_sales(spark, lake_settings, sold("pen", 1500, 0), sold("ink", 2500, 1), sold("pen", 1000, 2))
-    crash(make_gold(), "upsert", 1, after=True)
-    accept_sales(spark, lake_settings, sold("pen", -2000, 3), sold("pen", 1600, 4))
-
-    assert take_all(make_gold) == [3, 2]  # the same records, then what came since
-
-    assert notified(lake_settings) == [("ink", 1), ("pen", 2), ("pen", 4)]
-    assert sales_differences(lake_settings) == []
-
-
-@pytest.mark.soak
-def test_a_crash_after_a_side_table_while_rows_are_made_anew_loses_and_doubles_nothing(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    """The pen's first record arrives last, so its crossing moves, and the old one leaves the side table."""
-    make_gold = partial(gold_of, spark, lake_settings, SALES)
-    accept_sales(spark, lake_settings, sold("pen", 1500, 1), sold("pen", 500, 2), sold("ink", 1999, 3))
-    assert take_all(make_gold) == [3]
-    assert notified(lake_settings) == [("pen", 2)]
-    accept_sales(spark, lake_settings, sold("pen", 600, 0), sold("ink", 1, 4))
-    crash(make_gold(), "upsert", 1, after=True)
-    accept_sales(spark, lake_settings, sold("pen", 1, 5))
-
-    take_all(make_gold)
-
-    assert notified(lake_settings) == [("ink", 4), ("pen", 1)]
-    assert sales_differences(lake_settings) == []
-
-
-def sold(product: str, value: int, offset: int) -> Raw:
-    return Raw(json.dumps({"product": product, "value": value}).encode(), product.encode(), offset=offset)
-
-
-def accept_sales(spark: SparkSession, settings: Settings, *records: Raw) -> None:
-    pipeline.land(spark, settings, [records], landed_at=LANDED, source=SALES.sources[0])
-    take_all(partial(silver_of, spark, settings, SALES))
-
-
-def notified(settings: Settings) -> list[tuple[str, int]]:
-    rows = pipeline.rows_of(settings, "gold.sales_notifications")
-    return sorted((row["product"], row["offset"]) for row in rows)
-
-
-def sales_differences(settings: Settings) -> list[str]:
-    """Return how totals and notifications differ from what the oracles make of bronze."""
-    bronze = pipeline.rows_of(settings, "bronze.sales_events")
-    judged = verdicts.judge_batches([bronze], settings, SALES.sources[0])
-    sales = verdicts.accepted(judged, Sale)
-    assert len(sales) == len(bronze)
-    totals, told = (pipeline.rows_of(settings, f"gold.{name}") for name in SALES_TABLES)
-    return [
-        *verdicts.row_differences(totals, product_sales(sales), ("product",)),
-        *verdicts.row_differences(told, sales_notifications(sales), ("product", "partition", "offset")),
-    ]
 
 
 # A process that is killed.

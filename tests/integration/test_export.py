@@ -25,17 +25,24 @@ from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.common.errors import LakehouseError, PositionError, ServiceError, TableError
+from lakehouse.common.errors import (
+    AccessDeniedError,
+    LakehouseError,
+    PositionError,
+    ServiceError,
+    StoreWord,
+    TableError,
+)
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.layers import Allow
 from lakehouse.engine.layers import export as export_layer
 from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.progress import sent
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.operations.audit import Check
-from lakehouse.operations.audit.stores import check_lead, check_store
+from lakehouse.operations.audit.stores import check_lead
 from lakehouse.sinks.outgoing import newest_since
-from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.sinks.redis.client import RedisTroubleError
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import Limits
@@ -132,26 +139,6 @@ def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     export.put(State("cart", -1))
     export.run()
     assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
-
-
-@pytest.mark.soak
-def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(export: Export) -> None:
-    export.put(State("auth", 0), State("auth", 1))
-    export.take_away(State("auth", 1))
-    assert [batch.result.rows for batch in export.run()] == [1]
-
-    def looked() -> tuple[int, int]:
-        (check,) = check_store(
-            export.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=export.settings, now=utc_now()
-        )
-        return check.compared, check.differences
-
-    assert list(export.in_redis()) == [State("auth", 0).row_key]
-    assert looked() == (3, 0)  # two rows, and the latest one
-    url = export.settings.redis.url.get_secret_value()
-    with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
-        client.copy(State("auth", 0).row_key, State("auth", 1).row_key)
-    assert looked() == (3, 1)
 
 
 def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of_versions(
@@ -282,7 +269,7 @@ def test_a_crash_after_kafka_has_a_micro_batch_is_made_good_by_the_next_run(
     assert export.run() == []
 
 
-@pytest.mark.parametrize("broken", [REDIS_WRITE, NOTE])
+@pytest.mark.parametrize("broken", [REDIS_WRITE, pytest.param(NOTE, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "is_new",
     [
@@ -671,33 +658,6 @@ def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
 
 
 @pytest.mark.soak
-def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Export) -> None:
-    export.put(State("auth", 0), State("auth", 1))
-    export.run()
-    export.put(State("auth", 0, count=2))
-    export.run()
-    whole, sent = export.in_redis(), len(export.messages())
-    assert len(whole) == 2
-
-    export.flush()
-    (filled,) = export.run()
-    assert (filled.batch, filled.result.rows, filled.result.written) == (None, 2, {"redis": 2})
-    assert export.in_redis() == whole
-    assert export.run() == []
-
-    export.flush()
-    export.put(State("auth", 2))
-    done, filled = export.run()
-    assert (done.result.written, filled.result.written) == ({export.topic: 1, "redis": 1}, {"redis": 2})
-    assert {key: row["_version"] for key, row in export.in_redis().items()} == {
-        State("auth", 0).row_key: 2,
-        State("auth", 1).row_key: 1,
-        State("auth", 2).row_key: 3,
-    }
-    assert len(export.messages()) == sent + 1
-
-
-@pytest.mark.soak
 def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_kafka_everything(
     export: Export,
 ) -> None:
@@ -888,6 +848,9 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
                 assert step.ticker.is_due(utc_now())
                 with pytest.raises(RedisTroubleError, match="used memory > 'maxmemory'"):
                     step.ticker.tick(utc_now())
+        noted = sent.lacking_in(export.note.read_text())["redis"]
+        assert (noted.word, noted.since is None) == (StoreWord.FULL, False)
+        assert noted.reason.startswith("Redis is full, so rows wait: ")
         with export.stepping() as step:  # another process, which finds it noted in the lake
             assert step.plan({}) is None
             assert step.ticker is not None
@@ -896,12 +859,43 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
     assert (check.compared, check.differences, check.is_clean) == (0, 0, False)
     assert "unavailable or full" in check.not_compared[0]
 
+    at = sent.at_in(export.note.read_text())
     assert [done.result.written for done in export.run()] == [{"redis": 2}]
     assert {key: row["_version"] for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: 2,
         State("auth", 1).row_key: 2,
     }
     assert len(export.messages()) == 3
+    assert sent.lacking_in(export.note.read_text()) == {}
+    assert sent.at_in(export.note.read_text()) == at, "filling a store is no micro-batch"
+
+
+def test_a_lead_that_refuses_rows_is_noted_until_it_works_again(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*_: object) -> None:
+        raise AccessDeniedError("User:lakehouse may not Write topic t")
+
+    export.put(State("auth", 0))
+    export.run()
+    before = json.loads(export.note.read_text())
+    export.put(State("auth", 0, count=2))
+    with monkeypatch.context() as patch:
+        patch.setattr("lakehouse.sinks.kafka.rows.KafkaSink.write", deny)
+        for _ in range(2):
+            with export.stepping() as step, pytest.raises(AccessDeniedError):
+                write(step, planned(step), now=utc_now())
+    noted = sent.lacking_in(export.note.read_text())
+    assert {name: (one.word, one.reason) for name, one in noted.items()} == {
+        "kafka": (StoreWord.REFUSED, "User:lakehouse may not Write topic t")
+    }
+    assert {**before, "kafka_is_behind": None} == {
+        **json.loads(export.note.read_text()),
+        "kafka_is_behind": None,
+    }
+    with export.stepping():  # which reaches Kafka
+        assert sent.lacking_in(export.note.read_text()) == {}
+    assert [done.result.written for done in export.run()] == [{export.topic: 1, "redis": 1}]
 
 
 @pytest.mark.soak

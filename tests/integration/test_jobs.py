@@ -8,20 +8,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import re
 import signal
 import subprocess
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 import redis
 from pyspark.sql import SparkSession
@@ -206,92 +203,6 @@ def message_id(message: Mapping[str, Any]) -> str:
 
 def read_committed(here: Place, topic: str) -> list[tuple[bytes, bytes]]:
     return [(message.key, message.value) for message in read_topic(here.services.kafka, topic)]
-
-
-# The tables, opened without Spark.
-
-
-@pytest.mark.soak
-def test_deltalake_reads_bronze_as_the_bytes_that_were_sent(done: Done) -> None:
-    landed = done.place.rows("bronze.metrics_events")
-
-    assert Counter((row["key"], row["value"]) for row in landed) == Counter(
-        (sample.key, sample.value) for sample in done.sent
-    )
-    assert {row["topic"] for row in landed} == {done.place.topic_in}
-    assert {row["partition"] for row in landed} == {0, 1, 2, 3}
-
-
-@pytest.mark.soak
-def test_deltalake_reads_silver_as_the_values_that_were_sent(done: Done) -> None:
-    clean = done.place.rows("silver.metrics_events")
-    dead = done.place.rows("silver.dead_letters")
-
-    sent = [json.loads(s.value or b"") for s in done.sent if s.kind not in MALFORMED_KINDS]
-    assert Counter(
-        (row["service_id"], row["metric_name"], row["value"], row["environment"], row["event_time"])
-        for row in clean
-    ) == Counter(
-        (event["serviceId"], event["metricName"], event["value"], event.get("environment"), instant(event))
-        for event in sent
-    )
-    assert Counter((row["key"], row["value"]) for row in dead) == Counter(
-        (sample.key, sample.value) for sample in done.sent if sample.kind in MALFORMED_KINDS
-    )
-    assert all(row["reasons"] and row["status"] == "open" for row in dead)
-
-
-def instant(event: Mapping[str, Any]) -> datetime:
-    stamp = event["timestamp"]
-    if isinstance(stamp, str):
-        return datetime.fromisoformat(stamp).astimezone(UTC)
-    return datetime.fromtimestamp(stamp // 1000, UTC).replace(microsecond=stamp % 1000 * 1000)
-
-
-@pytest.mark.soak
-def test_deltalake_reads_gold_as_plain_arithmetic_over_silver_has_it(done: Done) -> None:
-    values: dict[tuple[str, str, datetime], list[float]] = defaultdict(list)
-    for row in done.place.rows("silver.metrics_events"):
-        minute = row["event_time"].replace(second=0, microsecond=0)
-        values[row["service_id"], row["metric_name"], minute].append(row["value"])
-    windows = done.place.rows("gold.metrics_1m")
-    found = {(row["service_id"], row["metric_name"], row["window_start"]): row for row in windows}
-
-    assert len(windows) == len(found)
-    assert found.keys() == values.keys()
-    for key, seen in values.items():
-        window, ordered = found[key], sorted(seen)
-        nearest = ordered[math.ceil(0.9 * len(seen)) - 1]
-        exact = [len(seen), ordered[0], ordered[-1], nearest]
-        assert [window["count"], window["min"], window["max"], window["p90"]] == exact
-        assert window["sum"] == pytest.approx(math.fsum(seen))
-        assert window["avg"] == pytest.approx(math.fsum(seen) / len(seen))
-        assert (window["variance"] is None) == (len(seen) == 1)
-
-
-@pytest.mark.soak
-def test_duckdb_queries_what_deltalake_hands_it(done: Done) -> None:
-    gold, silver = done.place.table("gold.metrics_1m"), done.place.table("silver.metrics_events")
-
-    with duckdb.connect() as connection:
-        connection.register("gold", gold)
-        connection.register("silver", silver)
-        connection.execute("SET TimeZone = 'UTC'")
-        different = connection.execute(
-            """
-            SELECT count(*) FROM (SELECT service_id, metric_name, window_start, count, max FROM gold) g
-            FULL OUTER JOIN (
-                SELECT service_id, metric_name, date_trunc('minute', event_time) AS window_start,
-                       count(*) AS count, max(value) AS max
-                FROM silver GROUP BY ALL
-            ) s USING (service_id, metric_name, window_start)
-            WHERE g.count IS DISTINCT FROM s.count OR g.max IS DISTINCT FROM s.max
-            """
-        ).fetchone()
-        total = connection.execute("SELECT sum(count)::BIGINT FROM gold").fetchone()
-
-    assert different == (0,)
-    assert total == (EVENTS - done.malformed,)
 
 
 # Questions in SQL.

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,108 +13,46 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.engine.runtime.watch import Watch, Watches
 from lakehouse.settings import Settings
-from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
-from lakehouse.streams.definition import Stream
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
 from tests.support.settings import MakeSettings
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
-BY_LAYER = tuple([layer] for layer in LAYERS)
-
-
-@dataclass
-class LoopLake:
-    """A lake of metrics; `sent` counts the valid events of each service."""
-
-    spark: SparkSession
-    settings: Settings
-    stream: Stream = STREAM
-    sent: Counter[str] = field(default_factory=Counter)
-    done: list[BatchDone] = field(default_factory=list)
-
-    def produce(self, *services: str) -> None:
-        """Send an event of each service, later than all before, and a record that is refused."""
-        at = NOON + timedelta(minutes=sum(self.sent.values()))
-        events = [
-            {"serviceId": name, "metricName": "m", "value": 1, "timestamp": int(at.timestamp() * 1000)}
-            for name in services
-        ]
-        pipeline.send(self.settings, [*(Raw(json.dumps(one).encode()) for one in events), Raw(b"no JSON")])
-        self.sent.update(services)
-
-    def catch_up(self, *, by_layer: bool = False) -> list[tuple[str, int | None]]:
-        """Run all layers, in one loop or one after the other; return what was written."""
-        self.done.clear()
-        for layers in BY_LAYER if by_layer else [LAYERS]:
-            run(
-                Lake(self.spark, self.settings.lake),
-                [self.stream],
-                layers,
-                self.settings,
-                RunOptions(AVAILABLE_NOW, on_batch=self.done.append),
-            )
-        return [(one.query, one.batch) for one in self.done]
-
-    def counted(self) -> Counter[str]:
-        rows = pipeline.rows_of(self.settings, GOLD)
-        return Counter(
-            {name: sum(row["count"] for row in rows if row["service_id"] == name) for name in self.sent}
-        )
-
-
-@pytest.fixture
-def lake(spark: SparkSession, make_settings: MakeSettings) -> LoopLake:
-    return LoopLake(spark, make_settings({"kafka.topic_partitions": 1}))
 
 
 @pytest.mark.soak
-def test_each_commit_notes_how_far_its_query_has_read(lake: LoopLake) -> None:
-    lake.produce("a")
-    lake.catch_up()
-    ids = {table: table_id(lake.settings, table) for table in (BRONZE, SILVER)}
-    topic = lake.settings.topic(SOURCE.topic)
+def test_each_commit_notes_how_far_its_query_has_read(
+    spark: SparkSession, make_settings: MakeSettings
+) -> None:
+    settings = make_settings({"kafka.topic_partitions": 1})
+    pipeline.send(settings, [measured(0), Raw(b"no JSON")])
+    pipeline.run_layers(spark, settings, *LAYERS)
+    ids = {table: table_id(settings, table) for table in (BRONZE, SILVER)}
+    topic = settings.topic(SOURCE.topic)
 
-    landings, offsets = sorted(pipeline.noted(lake.settings, BRONZE).items())
+    landings, offsets = sorted(pipeline.noted(settings, BRONZE).items())
     assert landings == (
         f"{BRONZE} landed",
-        landed := pipeline.rows_of(lake.settings, BRONZE)[0]["ingested_at"],
+        landed := pipeline.rows_of(settings, BRONZE)[0]["ingested_at"],
     )
     assert offsets[0].startswith(f"{BRONZE} reads {topic}:")
     assert (offsets[0][-2:], offsets[1]) == ("/0", 2)
-    (front,) = {row["own_time"] for row in pipeline.rows_of(lake.settings, SILVER)}
-    assert pipeline.noted(lake.settings, SILVER) == {
+    (front,) = {row["own_time"] for row in pipeline.rows_of(settings, SILVER)}
+    assert pipeline.noted(settings, SILVER) == {
         f"{SILVER} reads {ids[BRONZE]}": 2,
         f"{SILVER} front": front,
         f"{SILVER} landed": landed,
     }
-    assert pipeline.noted(lake.settings, DEAD_LETTERS) == {
-        f"{SILVER} of {ids[SILVER]} reads {ids[BRONZE]}": 2
-    }
-    assert pipeline.noted(lake.settings, GOLD) == {f"{GOLD} reads {ids[SILVER]}": 2}
-    note = pipeline.path_of(lake.settings, GOLD) / "_lakehouse_export"
+    assert pipeline.noted(settings, DEAD_LETTERS) == {f"{SILVER} of {ids[SILVER]} reads {ids[BRONZE]}": 2}
+    assert pipeline.noted(settings, GOLD) == {f"{GOLD} reads {ids[SILVER]}": 2}
+    note = pipeline.path_of(settings, GOLD) / "_lakehouse_export"
     (file,) = note.glob("*.json")
     assert json.loads(file.read_text()) == {
-        "table": table_id(lake.settings, GOLD),
+        "table": table_id(settings, GOLD),
         "version": 2,
         "files": None,
     }
-
-
-@pytest.mark.soak
-def test_what_another_writer_puts_into_silver_is_merged_with_what_comes(lake: LoopLake) -> None:
-    lake.produce("a")
-    lake.catch_up()
-    path = str(pipeline.path_of(lake.settings, SILVER))
-    row = lake.spark.read.format("delta").load(path).selectExpr("* EXCEPT (partition)", "7 AS partition")
-    tables.append(row, path)
-    lake.produce("b")
-
-    lake.catch_up()
-
-    assert lake.counted() == {"a": 2, "b": 1}
-    assert lake.catch_up(by_layer=True) == []
 
 
 # Without Kafka: silver and gold from bronze's records.

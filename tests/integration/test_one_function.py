@@ -17,19 +17,16 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.layers import bronze, identities
 from lakehouse.engine.ops_tables import retained
-from lakehouse.engine.ops_tables.retained import TakenRows
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS as LETTERS
 from lakehouse.engine.records.dead_letters import Selection
 from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.maintenance import retention
 from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.operations.repair.replay import discard, replay
-from lakehouse.operations.repair.revalidating import differing
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
-from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake, entries
 from lakehouse.streams.definition import Stream, only
 from lakehouse.testing.kills import CrashError, crash_at, take_next
@@ -46,28 +43,6 @@ AT_ONCE = pytest.mark.parametrize(
 )
 
 
-def test_a_deletion_takes_what_was_sent_before_it_whatever_the_partition(
-    lake: Lake, lake_settings: Settings
-) -> None:
-    run = Run(lake, lake_settings, CORRECTED)
-
-    run.take(
-        [
-            deleted("a", sent_s=60),
-            deleted("b", sent_s=60),
-            paid("a", 1, sent_s=0, partition=1),
-            paid("b", 1, sent_s=61, partition=1),
-        ]
-    )
-
-    assert run.rows == [3]
-    assert run.letters == {
-        0: ("deletion", "deletion"),
-        1: ("open", "nothing_to_delete"),
-        2: ("superseded", "superseded"),
-    }
-
-
 @AT_ONCE
 def test_a_deletion_that_found_nothing_is_open_until_its_record_lands(
     lake: Lake, lake_settings: Settings, max_bytes: int
@@ -80,25 +55,6 @@ def test_a_deletion_that_found_nothing_is_open_until_its_record_lands(
 
     assert run.rows == [2]
     assert run.letters == {0: ("deletion", "deletion"), 1: ("superseded", "superseded")}
-
-
-@pytest.mark.soak
-@AT_ONCE
-def test_a_letter_is_answered_by_its_own_record_in_one_micro_batch_or_in_two(
-    lake: Lake, lake_settings: Settings, max_bytes: int
-) -> None:
-    """The second version of "b" was malformed: the first one, sent afterwards, does not answer it."""
-    run = Run(lake, lake_settings, CORRECTED, max_bytes)
-
-    run.take([paid("a", 1, "many"), paid("a", 1), paid("b", 2, "many")], [paid("b", 1)], [paid("c", 1, "x")])
-    run.take([paid("c", 2)])
-
-    assert run.rows == [1, 3, 5]
-    assert run.letters == {
-        0: ("resent", "wrong_type"),
-        2: ("open", "wrong_type"),
-        4: ("resent", "wrong_type"),
-    }
 
 
 @AT_ONCE
@@ -317,55 +273,6 @@ def test_a_rebuild_writes_the_letter_of_a_replayed_row_again(lake: Lake, lake_se
     assert (run.rows, run.letters) == ([0, 1], {1: ("replayed", "lost")})
     assert [one.is_clean for one in check_records(lake, CORRECTED, source)] == [True]
     assert rebuild_silver(lake, CORRECTED, Landed(), now) == SilverRebuilt(judged=2)
-
-
-@pytest.mark.soak
-def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_as_before(
-    lake: Lake, lake_settings: Settings
-) -> None:
-    """Bronze has lost its first four records; "b" has a row, and its letter remains."""
-    run = Run(lake, lake_settings, CORRECTED)
-    run.take([paid("a", 1)], [paid("b", 1)], [paid("b", 2)], [deleted("a", sent_s=60)])
-    topic = lake_settings.topic(CORRECTED.sources[0].topic)
-    later = LANDED + timedelta(days=3)
-    retained.note(lake, "bronze", "payments", TakenRows(gone=(OffsetRange(topic, 0, 0, 3),)), later)
-    cut = retention.letters_cut([CORRECTED], days=1)
-
-    assert retention.take(lake, LETTERS, cut, later, dry_run=True) == 2
-    assert sorted(run.letters) == [0, 1, 3]
-    assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 2
-    assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 0
-    assert run.letters == {1: ("superseded", "superseded")}
-    (noted,) = pipeline.rows_of(lake_settings, "ops.retained_ids")
-    landed = pipeline.micros(LANDED)
-    assert bytes(noted["fingerprint"]) == sha256(b"a").digest()[:16]
-    assert (noted["bar"], noted["sequence_by"]) == (1, "version")
-    assert (noted["since"], noted["until"]) == (landed, landed + 60_000_000)
-
-    run.take([paid("a", 1, sent_s=61)], [paid("a", 2, sent_s=60)], [deleted("a", sent_s=-1)], [paid("b", 3)])
-    run.take([paid("a", 3, sent_s=61, at_ms=LANDED_MS - 8 * DAY_MS)])
-
-    assert run.rows == [7, 8]
-    kept: dict[int, tuple[str, str]] = {
-        1: ("superseded", "superseded"),
-        2: ("superseded", "superseded"),
-        4: ("open", "retained"),
-        5: ("superseded", "superseded"),  # it was sent before the deletion that retention has taken
-        6: ("open", "nothing_to_delete"),  # it was sent before anything that retention has taken
-    }
-    assert run.letters == kept
-
-    run.take([deleted("a", sent_s=70)], [paid("a", 2, sent_s=80)])
-
-    assert run.rows == [7]
-    assert run.letters == {
-        **kept,
-        8: ("superseded", "superseded"),
-        9: ("deletion", "deletion"),
-        10: ("superseded", "superseded"),
-    }
-    (source,) = CORRECTED.sources
-    assert differing(lake, CORRECTED, source).collect() == []
 
 
 @pytest.mark.soak

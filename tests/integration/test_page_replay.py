@@ -47,6 +47,8 @@ def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_i
         page.click("[data-key^='#/letters/']")
         page.wait("document.querySelector('.record pre')?.textContent.includes('\"value\": 2.5')")
         page.click("button", "Replay")
+        page.wait("document.querySelector('dialog .foretold')?.innerText.includes('1 of 1 would pass now')")
+        page.wait("!document.querySelector('dialog button.main').disabled")
         page.click("dialog button.main", "Replay")
         page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
         assert letters(settings) == {1: ("replayed", ["future"]), 2: ("open", ["not_json"])}

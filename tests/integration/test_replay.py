@@ -24,11 +24,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.common.errors import TableError
 from lakehouse.engine.records.dead_letters import Selection
-from lakehouse.operations.maintenance.fold_state import clear_state
 from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.operations.repair.replay import Discarded, Replayed, discard, replay
 from lakehouse.settings import Settings
-from lakehouse.sinks.outgoing import filter_newest
 from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import Lake
@@ -38,7 +36,7 @@ from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
 from tests.support import pipeline, verdicts
 from tests.support.batches import silver_of, take_next
 from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
-from tests.support.streams import METRICS, METRICS_1M, tolerant
+from tests.support.streams import METRICS, tolerant
 
 LANDED = pipeline.utc("2026-03-20T12:00:30")
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
@@ -234,33 +232,6 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake
     assert replay(lake, [METRICS], Selection(offset=3), NOW) == Replayed()
 
 
-@pytest.mark.soak
-def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has_cleared(
-    lake: Lake, settings: Settings
-) -> None:
-    """Its windows are recomputed without a sketch, and recomputed again for every later record."""
-    assert replay(lake, [METRICS], Selection(rule="late"), NOW, allow_late=True).passed == 1
-    pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
-    assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
-    version = pipeline.version_of(settings, GOLD)
-    more = [[event(at, value)] for value, at in (BY_OFFSET[7], BY_OFFSET[8])]
-    pipeline.land(lake.spark, settings, more, landed_at=LANDED, first_offset=7)
-    pipeline.run_layers(lake.spark, settings, "silver", stream=METRICS)
-
-    for offset, counted in ((7, [0, 1, 2, 5, 7]), (8, [0, 1, 2, 5, 7, 8])):
-        selection = Selection(offset=offset)
-        assert replay(lake, [METRICS], selection, NOW, allow_late=True).passed == 1
-        pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
-        assert gold_differences(settings, counted) == []
-
-    path = str(pipeline.path_of(settings, GOLD))
-    feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
-    changes = filter_newest(feed.option("startingVersion", version + 1).load(path), METRICS_1M)
-    (row,) = changes.where("count = 3").collect()
-    assert (row["sum"], row["sketch"], row["p50"]) == (18.0, None, 6.0)
-    assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
-
-
 # A retry of a silver micro-batch under other rules.
 
 
@@ -374,26 +345,6 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
 
 
 @pytest.mark.soak
-def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
-    lake: Lake, settings: Settings
-) -> None:
-    """Offset 7 has landed but is not judged yet: a rebuild leaves it to silver."""
-    pipeline.land(lake.spark, settings, [[event(LANDED, 9.0)]], landed_at=LANDED, first_offset=7)
-    for table, condition in ((SILVER, "offset IN (0, 2)"), (DEAD_LETTERS, "offset IN (3, 5)")):
-        DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, table))).delete(condition)
-    assert (in_silver(settings), letters(settings)) == ([1], {4: "open", 6: "open"})
-
-    done = rebuild_silver(lake, STREAM, Landed(), NOW)
-    again = rebuild_silver(lake, STREAM, Landed(), NOW)
-
-    assert (done.judged, done.inserted, done.newly_refused) == (7, 2, 2)
-    assert again == SilverRebuilt(judged=7)
-    assert in_silver(settings) == [0, 1, 2]
-    assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
-    assert letter_rows(settings)[5]["reasons"][0]["rule"] == "late"
-
-
-@pytest.mark.soak
 def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     lake: Lake, settings: Settings
 ) -> None:
@@ -412,25 +363,6 @@ def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     assert in_silver(settings) == [0, 1, 2]
     assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
     assert rebuild_silver(lake, STREAM, Landed(), NOW) == SilverRebuilt(judged=7)
-
-
-@pytest.mark.soak
-def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
-    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rebuild is killed after the letters, after silver and at the end; each continues the last one."""
-    stream = changed_stream()
-    for write in ("insert_missing", "replace", "update_matched"):
-        with monkeypatch.context() as patch:
-            patch.setattr(tables, write, crash_at(getattr(tables, write), 1, after=True))
-            with pytest.raises(CrashError):
-                rebuild_silver(lake, stream, Landed(), NOW)
-        clean, dead = in_silver(settings), letters(settings)
-        assert set(clean) | {at for at, status in dead.items() if status == "open"} == set(range(7)), write
-
-    assert in_silver(settings) == [0, 1, 4]
-    assert letters(settings) == LETTERS_AFTER
-    assert rebuild_silver(lake, stream, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.usefixtures("settings")
@@ -500,21 +432,3 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Sett
     hold("killed", until=time.time() - 1)
     assert replay(lake, [METRICS], Selection(), NOW).failed == 4
     assert not [one for one in tables.properties_of(tables.snapshot(lake.spark, path)) if "lease" in one]
-
-
-@pytest.mark.soak
-def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
-    lake: Lake, settings: Settings
-) -> None:
-    """Late letters pass only on request, discarded ones never; other landing times are not judged."""
-    discard(lake, [METRICS], Selection(offset=3), NOW)
-
-    assert rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(until=LANDED), NOW) == SilverRebuilt()
-    there = rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(since=LANDED), NOW, allow_late=True)
-    assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
-    assert in_silver(settings) == [0, 1, 2, 4, 5]
-    back = rebuild_silver(lake, STREAM, Landed(), NOW)
-
-    assert (back.judged, back.removed, back.newly_refused) == (6, 1, 1)
-    assert in_silver(settings) == [0, 1, 2, 5]
-    assert letters(settings) == {3: "discarded", 4: "open", 5: "replayed", 6: "open"}

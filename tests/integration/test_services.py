@@ -199,8 +199,7 @@ def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(home: Path,
     assert processes_of(home) == []
 
 
-@pytest.mark.parametrize("guard", ["creation time", "command line"])
-@pytest.mark.parametrize("command", ["up", "down"])
+@pytest.mark.parametrize(("guard", "command"), [("creation time", "up"), ("command line", "down")])
 def test_a_stranger_with_a_recorded_pid_is_not_touched(
     home: Path, monkeypatch: pytest.MonkeyPatch, guard: str, command: str
 ) -> None:

@@ -797,34 +797,6 @@ def test_a_latest_row_that_was_deleted_while_its_stamp_was_lost_goes_with_the_ne
     assert latest(reader, table) == {}
 
 
-def test_a_late_update_of_an_older_window_reaches_its_row_and_not_the_latest(
-    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
-) -> None:
-    sink = make_redis_sink()
-    current, late = window("auth", 120, 5), window("auth", 60, 6)
-
-    assert sink.write([current, late]).rows == 2
-
-    assert stored(reader, table, late) == expected(late)
-    assert latest(reader, table) == {"auth": expected(current)}
-
-
-def test_a_deleted_row_stays_deleted_when_an_older_version_is_replayed(
-    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
-) -> None:
-    sink = make_redis_sink()
-    before, gone = window("auth", 60, 4), window("auth", 60, 5, deleted=True)
-
-    assert sink.write([before, gone]).rows == 2
-    assert sink.write([before]).rows == 0
-
-    assert stored(reader, table, gone) == expected(gone)
-    assert latest(reader, table) == {}
-    assert sink.write([window("auth", 60, 6)]).rows == 1
-    assert stored(reader, table, gone)["state"] == "v6"
-    assert latest(reader, table)["auth"]["state"] == "v6"
-
-
 @pytest.mark.parametrize("rows_move", [False, True])
 def test_after_a_delete_of_the_latest_the_next_one_is_the_latest_until_all_that_stand_are_put(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink], *, rows_move: bool

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,25 +14,20 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import PositionError
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.engine.layers.step import Batch, Step
 from lakehouse.engine.runtime.runner import RunOptions
 from lakehouse.settings import Settings
-from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from tests.oracles.metrics import Metric
 from tests.support import pipeline, verdicts
-from tests.support.batches import bronze_of, gold_of, planned, silver_of, take_next, write
+from tests.support.batches import silver_of, take_next
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
 from tests.support.processes import place, running
 from tests.support.settings import MakeSettings
-from tests.support.streams import SALES
 
 pytestmark = pytest.mark.soak
 
 START = pipeline.utc("2026-03-01T00:00:00")
-LANDED = pipeline.utc("2026-03-02T00:00:00")
 REFUSED = Raw(b"not JSON")
-SALES_SOURCE = SALES.sources[0]
 
 HELD = """
 import os, time
@@ -60,83 +53,6 @@ def event(number: int) -> Raw:
     at = START + timedelta(seconds=number)
     record = {"serviceId": "s", "metricName": "m", "value": number, "timestamp": int(at.timestamp() * 1000)}
     return Raw(json.dumps(record).encode())
-
-
-def sold(product: str, value: int) -> Raw:
-    return Raw(json.dumps({"product": product, "value": value}).encode(), key=product.encode())
-
-
-def both_plan(make: Callable[[], Step], *, then: Callable[[], None] = lambda: None) -> None:
-    """Have two steps plan the same; then more arrives. One writes, the other is refused and replaced."""
-    first, second = make(), make()
-    batch, same = planned(first), planned(second)
-    then()
-    write(first, batch, now=LANDED)
-    with pytest.raises(
-        PositionError, match=r"this process left it at .*. Another process is running the same layer"
-    ):
-        write(second, same, now=LANDED)
-    for _ in range(2):
-        take_next(make(), now=LANDED)
-
-
-def test_of_two_that_plan_the_same_micro_batch_one_is_refused_in_every_layer(
-    spark: SparkSession, make_settings: MakeSettings
-) -> None:
-    """More records arrive while they write; whichever continues takes them."""
-    settings = make_settings({"kafka.topic_partitions": 1})
-    pipeline.send(settings, [event(0), REFUSED])
-    both_plan(partial(bronze_of, spark, settings), then=lambda: pipeline.send(settings, [event(1), REFUSED]))
-    assert sorted(row["offset"] for row in pipeline.rows_of(settings, BRONZE)) == [0, 1, 2, 3]
-
-    def land_more() -> None:
-        pipeline.send(settings, [event(2), REFUSED])
-        take_next(bronze_of(spark, settings), now=LANDED)
-
-    both_plan(partial(silver_of, spark, settings), then=land_more)
-    assert sorted(row["offset"] for row in pipeline.rows_of(settings, SILVER)) == [0, 2, 4]
-    assert sorted(row["offset"] for row in pipeline.rows_of(settings, DEAD_LETTERS)) == [1, 3, 5]
-
-    both_plan(partial(gold_of, spark, settings))
-    assert [row["count"] for row in pipeline.rows_of(settings, GOLD)] == [3]
-
-
-def overtake(make: Callable[[], Step], name: str) -> None:
-    """Let the second step plan between the two writes of the first, which ends the micro-batch."""
-    first, second = make(), make()
-    batch, begun = planned(first), list[Batch]()
-    done, calls = getattr(tables, name), list[object]()
-
-    def between(*given: object, **named: object) -> object:
-        calls.append(given)
-        if len(calls) == 2:  # the first step is about to end it
-            begun.append(planned(second))
-        return done(*given, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, name, between)
-        write(first, batch, now=LANDED)
-        with pytest.raises(PositionError, match="Another process is running the same layer"):
-            write(second, begun[0], now=LANDED)
-    assert begun[0].is_resumed
-    assert take_next(make(), now=LANDED) is None
-
-
-def test_a_second_one_may_begin_what_the_first_has_begun_and_only_one_ends_it(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    """The second one looks between dead letters and clean rows, and between a side table and the main one."""
-    settings, landed = lake_settings, [sold("pen", 2500), REFUSED, sold("ink", 1)]
-    pipeline.land(spark, settings, [landed], landed_at=LANDED, source=SALES_SOURCE)
-    overtake(partial(silver_of, spark, settings, SALES), "append")
-    overtake(partial(gold_of, spark, settings, SALES), "upsert")
-
-    assert [row["offset"] for row in pipeline.rows_of(settings, DEAD_LETTERS)] == [1]
-    assert sorted(row["offset"] for row in pipeline.rows_of(settings, "silver.sales_events")) == [0, 2]
-    totals = {row["product"]: row["count"] for row in pipeline.rows_of(settings, "gold.product_sales")}
-    assert totals == {"pen": 1, "ink": 1}
-    notified = pipeline.rows_of(settings, "gold.sales_notifications")
-    assert [(row["product"], row["value"]) for row in notified] == [("pen", 2500)]
 
 
 @pytest.mark.slow

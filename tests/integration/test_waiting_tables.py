@@ -191,19 +191,3 @@ def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
 
     assert lake.merges() == [1, 2]
     lake.check()
-
-
-@pytest.mark.soak
-def test_a_catch_up_lets_nothing_wait(lake: WaitingLake) -> None:
-    with lake.running(LONG_S):
-        lake.produce()
-        lake.produce()
-    assert len(lake.merges()) == 2
-    for _ in range(2):
-        stamp = int(NOON.timestamp() * 1000) + lake.sent
-        one = {"serviceId": "auth", "metricName": "m", "value": 1, "timestamp": stamp}
-        pipeline.send(lake.settings, [Raw(json.dumps(one).encode())])
-        lake.sent += 1
-        lake.catch_up()
-        assert lake.count(SUMMARIES) == lake.sent
-    lake.check()

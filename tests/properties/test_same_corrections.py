@@ -91,9 +91,6 @@ SUMS = windowed_sums(
     length="5m",
     gold_table="sums",
 )
-ONCE = windowed_sums(
-    "payments", Records("payments", unique_by="id"), by="user", value="amount", length="5m", gold_table="sums"
-)
 TOTALS = running_totals(
     "payments",
     Records("payments", unique_by="id", sequence_by="version"),
@@ -179,7 +176,6 @@ PAYMENT = Contract(
     )
 )
 ALWAYS = (Lateness(None),)
-UNIQUE = OfSource(PAYMENT, "id", lateness=ALWAYS)
 CORRECTED = OfSource(
     Contract((*PAYMENT.fields, Field("version", "version", Kind.LONG))), "id", "version", lateness=ALWAYS
 )
@@ -230,11 +226,6 @@ def letters(settings: Settings) -> dict[Place, str]:
     }
 
 
-def standing(settings: Settings) -> list[Place]:
-    rows = pipeline.rows_of(settings, "silver.payments")
-    return sorted(map(pipeline.coordinates_of, rows))
-
-
 def sums(records: Iterable[Sent]) -> dict[tuple[str, int], tuple[Decimal, int]]:
     totals: Counter[tuple[str, int]] = Counter()
     counts: Counter[tuple[str, int]] = Counter()
@@ -244,33 +235,6 @@ def sums(records: Iterable[Sent]) -> dict[tuple[str, int], tuple[Decimal, int]]:
         totals[one.says["user"], window] += one.says["amount"]
         counts[one.says["user"], window] += 1
     return {key: (Decimal(total), counts[key]) for key, total in totals.items()}
-
-
-def found_sums(settings: Settings) -> dict[tuple[str, int], tuple[Decimal, int]]:
-    return {
-        (row["user"], row["window_start"] // 1000): (row["total_amount"], row["count"])
-        for row in pipeline.rows_of(settings, "gold.sums")
-    }
-
-
-@pytest.mark.parametrize(("stream", "said"), [(SUMS, CORRECTED), (ONCE, UNIQUE)], ids=["corrected", "unique"])
-def test_windows_have_what_stands_after_all(
-    spark: SparkSession,
-    settings: Settings,
-    stream: Stream,
-    said: OfSource,
-) -> None:
-    stream = lenient(stream)
-    sent = land(spark, settings, stream, cases(deletes=stream.sources[0].sequence_by is not None))
-
-    run(Lake(spark, settings.lake), stream)
-
-    kept, fate = oracle(sent, said)
-    assert {"duplicate", "conflicting_id"} <= set(fate.values())
-    assert standing(settings) == sorted(one.place for one in kept)
-    assert letters(settings) == fate
-    assert found_sums(settings) == sums(kept)
-    assert is_sound(spark, settings, stream)
 
 
 @pytest.mark.soak

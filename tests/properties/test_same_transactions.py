@@ -23,7 +23,7 @@ from tests.support import pipeline, verdicts
 from tests.support.pipeline import DEAD_LETTERS, Raw
 from tests.support.streams import TRANSACTIONS
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.soak]
 
 START_MS = int(pipeline.utc("2026-03-28T22:55:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T12:00:00")

@@ -82,6 +82,41 @@ def test_letters_of_a_topic_are_listed_and_an_action_takes_only_these(
         assert page.run("document.querySelector('[name=topic]').value") == "metrics-event"
 
 
+def test_the_number_that_a_replay_would_pass_is_there_before_it_can_be_confirmed(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "late")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait(f"{LISTED}.length === 2")
+        page.run(NOTE_ACTIONS)
+        page.run("""(() => {
+            const ask = window.fetch;
+            const held = new Promise((go) => { window.answer = go; });
+            window.fetch = async (...one) => { const said = await ask(...one); await held; return said; };
+        })()""")
+        page.click(".sides button", "Replay")
+        assert page.text("dialog .foretold") == "Counting the letters that would pass now …"
+        assert page.run("document.querySelector('dialog button.main').disabled")
+        page.run("window.answer()")
+        page.wait("document.querySelector('dialog .foretold').innerText === '1 of 2 would pass now'")
+        page.wait("!document.querySelector('dialog button.main').disabled")
+        page.click("dialog button.main", "Replay")
+        page.wait("document.querySelector('dialog .said')?.textContent.includes('Done.')")
+        replay = {"action": "replay", "all": True}
+        assert [json.loads(one) for one in page.run("wanted")] == [{**replay, "dryRun": True}, replay]
+
+        page.press("Escape")
+        page.run("""(() => {
+            const ask = window.fetch;
+            window.fetch = (path, options = {}) => options.method === 'POST'
+                ? Promise.resolve(new Response('{}', {status: 409})) : ask(path, options);
+        })()""")
+        page.click(".sides button", "Replay")
+        page.wait("document.querySelector('dialog .foretold .trouble')")
+        assert page.run("document.querySelector('dialog button.main').disabled")
+
+
 def test_a_span_that_is_no_number_is_refused_and_the_next_filter_counts(
     lake: ServedLake, page: Page, tmp_path: Path
 ) -> None:

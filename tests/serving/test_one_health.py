@@ -1,6 +1,7 @@
-"""A stream's health is the same wherever it is shown: JSON, metrics, the API, alerts, the terminal, the page.
+"""Health and the states of stores are the same in JSON, metrics, the API, alerts, the terminal and the page.
 
-Each situation is a lake that has only logs, and what a broker says of its topics.
+Each situation is a lake that has only logs, and what a broker says of its topics. What an export notes about
+a store comes from the error of a real one in some of them.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from lakehouse.cli.reports.status import drawn
-from lakehouse.common.errors import ServiceError
+from lakehouse.common.errors import ServiceError, SinkTroubleError, StoreWord
 from lakehouse.common.events import Event, Kind
 from lakehouse.common.terminal import Console
 from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.alerts.facts import Facts, find
-from lakehouse.operations.alerts.rules import HealthRule
+from lakehouse.operations.alerts.rules import HealthRule, StoreRule
 from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import (
     Observation,
@@ -36,8 +38,11 @@ from lakehouse.operations.telemetry import (
 )
 from lakehouse.operations.telemetry.broker import Broker, Ends
 from lakehouse.operations.telemetry.runs import as_json, file_of
+from lakehouse.operations.telemetry.words import WHAT_TO_DO, WHAT_TO_DO_FOR_A_STORE, StoreState
+from lakehouse.sinks.postgres import client as postgres
+from lakehouse.sinks.redis import client as redis
 from lakehouse.storage.tables.specs import LEASE
-from tests.support import pipeline
+from tests.support import pipeline, postgres_servers, redis_servers
 from tests.support.browser import Page
 from tests.support.log_lakes import DAY, ENDS, Logs, added, caught_up, removed
 from tests.support.page_status import show_answer
@@ -49,7 +54,11 @@ NOW = pipeline.utc(DAY.format("08:14:00"))
 READ = ENDS[-1]
 WAITING_SINCE = NOW - timedelta(minutes=13)
 SOON, LATER = NOW + timedelta(minutes=5), NOW + timedelta(days=2)
-REFUSAL = "PostgreSQL at 127.0.0.1:5432 refuses the rows: permission denied for table call_records"
+REFUSAL = "PostgreSQL denies a permission: permission denied for table call_records"
+UNREACHED = "is unreachable: Connection refused"
+QUERY, TABLE = f"export.{CALL_RECORDS.name}", CALL_RECORDS.name
+SECRET, OTHER = "of-the-reader", "of-another"
+POSTGRES = {"postgres.url": SecretStr("postgresql://lakehouse@127.0.0.1:1/lake")}
 
 
 @dataclass(frozen=True)
@@ -110,21 +119,30 @@ def run_two_layers(place: Place) -> None:
 def take_redis_away(place: Place) -> None:
     """Let the export note that Redis lacks rows."""
     run_all(place)
-    lack(place, "redis")
+    lack(place, "redis", SinkTroubleError(f"Redis {UNREACHED}", StoreWord.AWAY))
 
 
 def take_postgres_away(place: Place) -> None:
     """Let the export note that PostgreSQL lacks rows."""
     run_all(place)
-    lack(place, "postgres")
+    lack(place, "postgres", SinkTroubleError(f"PostgreSQL {UNREACHED}", StoreWord.AWAY))
 
 
-def lack(place: Place, store: str) -> None:
-    place.sent.write_text(json.dumps({**json.loads(place.sent.read_text()), f"{store}_is_behind": True}))
+def lack(place: Place, store: str, error: SinkTroubleError) -> None:
+    """Let the export note an error that it has had with a store for 13 minutes."""
+    note = json.loads(place.sent.read_text())
+    said = {"word": error.word, "reason": str(error), "since": WAITING_SINCE.isoformat()}
+    place.sent.write_text(json.dumps({**note, "at": NOW.isoformat(), f"{store}_is_behind": said}))
 
 
 def let_postgres_refuse(place: Place) -> None:
-    run_all(place, queries=[QueryRun("export.call_records", error=REFUSAL, failed_at=WAITING_SINCE)])
+    run_all(place, queries=[QueryRun(QUERY, error=REFUSAL, failed_at=WAITING_SINCE)])
+    lack(place, "postgres", SinkTroubleError(REFUSAL, StoreWord.REFUSED))
+
+
+def fill_redis(place: Place) -> None:
+    """Let the export note that Redis is full, after which its process ends."""
+    lack(place, "redis", SinkTroubleError("Redis is full, so rows wait", StoreWord.FULL))
 
 
 def hold_a_lease(place: Place) -> None:
@@ -170,6 +188,7 @@ SITUATIONS: dict[str, tuple[Callable[[Place], None], Word]] = {
     "one layer stands still": (send_nothing, Word.STALLED),
     "Kafka is away": (take_kafka_away, Word.UNKNOWN),
     "Redis is away": (take_redis_away, Word.BEHIND),
+    "Redis is full, and nothing runs": (fill_redis, Word.BEHIND),
     "PostgreSQL is away": (take_postgres_away, Word.BEHIND),
     "PostgreSQL refuses rows": (let_postgres_refuse, Word.FAILING),
     "a lease is held": (hold_a_lease, Word.STALLED),
@@ -180,6 +199,15 @@ SITUATIONS: dict[str, tuple[Callable[[Place], None], Word]] = {
     "no events for two days": (send_no_events, Word.STALE),
     "the clock was set back by a day": (fall_behind, Word.UNKNOWN),
 }
+AILING: dict[str, dict[str, StoreWord]] = {
+    "one layer stands still": dict.fromkeys(("kafka", "redis", "postgres"), StoreWord.BEHIND),
+    "Kafka is away": {"kafka": StoreWord.AWAY},
+    "Redis is away": {"redis": StoreWord.AWAY},
+    "Redis is full, and nothing runs": {"redis": StoreWord.FULL},
+    "PostgreSQL is away": {"postgres": StoreWord.AWAY},
+    "PostgreSQL refuses rows": {"postgres": StoreWord.REFUSED},
+}
+"""The stores that are not well, by situation."""
 MOMENTS = {
     "a lease is held": SOON,
     "no events for two days": LATER,
@@ -189,6 +217,7 @@ MOMENTS = {
 
 def place_in(lake: ServedLake, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Fill a lake, and let the broker of the next observations be that of this place."""
+    lake = ServedLake(lake.settings.changed(POSTGRES))
     sent = caught_up(lake.root).note_sent("gold.call_records", str(CALL_RECORDS.export.topic), 3)
     waiting = dict[str, int]()
 
@@ -240,10 +269,44 @@ def told_by_the_api(
     return dict(make_client().get("/api/v1/status").json())
 
 
+def told_of_stores_by_alerts(seen: Observation) -> list[tuple[str, str]]:
+    """Return the words of stores for which a rule would fire, and what the alert would say."""
+    rules = [StoreRule(name="r", kind="store", words=(word,)) for word in StoreWord]
+    found = ((rule.words[0].value, find(rule, Facts(seen), NOW)) for rule in rules)
+    return [(word, one.what) for word, judged in found for one in judged or [] if one.is_so]
+
+
+def stores_in_metrics(seen: Observation) -> dict[str, list[str]]:
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(lambda: seen))
+
+    def word_of(store: str) -> list[str]:
+        labels = {"stream": "calls", "table": TABLE, "store": store}
+        value = "lakehouse_store_state"
+        return [one for one in StoreWord if registry.get_sample_value(value, {**labels, "word": one}) == 1.0]
+
+    return {store: word_of(store) for store in ("kafka", "redis", "postgres")}
+
+
+def in_metrics(seen: Observation, name: str, **labels: str) -> float | None:
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(lambda: seen))
+    return registry.get_sample_value(f"lakehouse_{name}", {"stream": "calls", **labels})
+
+
+def since_epoch(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def plain(text: str) -> str:
+    """Return a message as the page shows it, with code set apart by a font instead of backticks."""
+    return text.replace("`", "")
+
+
 def on_a_terminal(seen: Observation) -> list[str]:
-    console = Console(width=200, color_system=None)
+    console = Console(width=500, color_system=None)
     with console.capture() as captured:
-        console.print(drawn(seen, None, console))
+        console.print(drawn(seen, None, console, with_steps=True))
     return [" ".join(line.split()) for line in captured.get().splitlines()]
 
 
@@ -258,27 +321,143 @@ def test_the_word_and_its_reason_are_the_same_everywhere(
     assert health.word is word
 
     (shown,) = seen.as_json()["streams"]
-    assert (shown["health"]["word"], shown["health"]["reason"]) == (word.value, health.reason)
+    todo = WHAT_TO_DO[word]
+    told = {"word": word.value, "reason": health.reason, "todo": todo}
+    assert {name: shown["health"][name] for name in told} == told
     assert word_in_metrics(seen) == [word.value]
-    assert told_by_alerts(seen) == [(word.value, f"calls is {word.value}: {health.reason}")]
-    assert any(line.startswith(f"calls {word.value}") for line in on_a_terminal(seen))
-    (stream,) = told_by_the_api(seen, make_client, monkeypatch)["streams"]
-    of_api = stream["health"]
-    assert (of_api["word"], of_api["reason"]) == (word.value, health.reason)
+    assert in_metrics(seen, "health_since_seconds") == since_epoch(health.since)
+    since = "" if health.since is None else f" since {health.since:%F %T} UTC"
+    assert told_by_alerts(seen) == [(word.value, f"calls is {word.value}{since}: {health.reason}. {todo}")]
+    lines = on_a_terminal(seen)
+    assert any(line.startswith(f"calls {word.value}") for line in lines)
+    if seen.broker_reason is not None:
+        assert {seen.broker_reason, f"unknown: {todo}"} <= set(lines)
+    elif word not in (Word.WELL, Word.IDLE):
+        assert {f"calls: {health.reason}", f"{word}: {todo}"} <= set(lines)
+    answer = told_by_the_api(seen, make_client, monkeypatch)
+    of_api = answer["streams"][0]["health"]
+    assert {name: of_api[name] for name in told} == told
     assert (of_api["since"] is None) is (health.since is None)
+    stores = shown_alike(seen, answer)
+    words = dict.fromkeys(("kafka", "redis", "postgres"), StoreWord.WELL) | AILING.get(situation, {})
+    assert {name: one.word for name, one in stores.items()} == words
 
 
-def test_a_reason_names_what_a_step_waits_for_or_why_it_fails_and_since_when(place: Place) -> None:
-    let_postgres_refuse(place)
-    failing = observe([CALLS], place.lake.settings, NOW).streams[0].health
-    assert (failing.reason, failing.since) == (f"export.call_records fails: {REFUSAL}", WAITING_SINCE)
-    file_of(place.lake.settings.home, "elsewhere", 7).unlink()
-    file_of(place.lake.settings.home, "elsewhere", 7).parent.rmdir()
-    hold_a_lease(place)
-    waiting = observe([CALLS], place.lake.settings, SOON).streams[0].health
-    assert waiting.reason.startswith("5 rows of bronze.call_metrics wait for silver.call_metrics")
-    said = "; its step waits while silver.call_metrics is being rebuilt, replayed or maintained"
-    assert waiting.reason.endswith(said)
+def shown_alike(seen: Observation, of_api: Mapping[str, Any]) -> dict[str, StoreState]:
+    """Return the stores of the export, after comparing all that is told of them."""
+    stores = {one.name: one for one in seen.streams[0].queries[-1].stores}
+    (stream,), (shown,) = of_api["streams"], seen.as_json()["streams"]
+    (in_api,), (in_json,) = (
+        [one["stores"] for one in state["queries"] if one["stores"]] for state in (stream, shown)
+    )
+    assert stores_in_metrics(seen) == {name: [one.word] for name, one in stores.items()}
+    lines, alerts = on_a_terminal(seen), told_of_stores_by_alerts(seen)
+    for (name, one), of_api_, of_json in zip(stores.items(), in_api, in_json, strict=True):
+        todo = WHAT_TO_DO_FOR_A_STORE[one.word]
+        told = {"name": name, "word": one.word, "reason": one.reason, "todo": todo}
+        assert {key: of_api_[key] for key in told} == {key: of_json[key] for key in told} == told
+        assert in_metrics(seen, "store_since_seconds", table=TABLE, store=name) == since_epoch(one.since)
+        since = "" if one.since is None else f" since {one.since:%F %T}"
+        utc = since and f"{since} UTC"
+        assert (one.word, f"{name} of {QUERY} is {one.word}{utc}: {one.reason}. {todo}") in alerts
+        assert f"{QUERY} {name} {one.word}{since.removeprefix(' since')}" in lines
+        is_ailing = one.lacks_rows or one.word is StoreWord.AWAY
+        is_told = one.reason in f"{seen.streams[0].health.reason} {seen.broker_reason}"
+        told_alone = f"{name} is {one.word}{since} ({QUERY}): {one.reason}"
+        assert (told_alone in lines) is (is_ailing and not is_told)
+        assert (f"{one.word} (store): {todo}" in lines) is is_ailing
+    return stores
+
+
+def trouble_of_redis(url: str) -> SinkTroubleError:
+    with (
+        pytest.raises(SinkTroubleError) as caught,
+        redis.reported(),
+        redis.redis_client(url, **redis.impatient(5)) as client,
+    ):
+        client.set("key", "value")
+    return caught.value
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a Redis with these options answers (None: it is stopped), and the state that this implies."""
+
+    options: Sequence[str] | None
+    word: StoreWord
+    said: str
+
+
+ANSWERS = {
+    "stopped": Answer(None, StoreWord.AWAY, "Redis is unreachable: "),
+    "password": Answer(
+        ("--requirepass", SECRET), StoreWord.REFUSED, "Redis has refused the user in redis.url: "
+    ),
+    "right": Answer(
+        ("--user", "default", "on", "nopass", "~*", "+@all", "-set"),
+        StoreWord.REFUSED,
+        "Redis denies a permission: ",
+    ),
+    "full": Answer(
+        ("--maxmemory", "1", "--maxmemory-policy", "noeviction"),
+        StoreWord.FULL,
+        "Redis is full, so rows wait: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=list(ANSWERS))
+def test_what_a_real_redis_answers_is_its_state_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Answer
+) -> None:
+    with redis_servers.at_socket(tmp_path / "redis", *(answer.options or ())) as url:
+        error = None if answer.options is None else trouble_of_redis(url)
+    run_all(place)
+    lack(place, "redis", error or trouble_of_redis(url))
+    seen = observe([CALLS], place.lake.settings, NOW)
+    redis_ = shown_alike(seen, told_by_the_api(seen, make_client, monkeypatch))["redis"]
+    assert (redis_.word, redis_.since) == (answer.word, WAITING_SINCE)
+    assert redis_.reason.startswith(answer.said)
+
+
+@pytest.mark.soak
+def test_what_a_real_postgresql_answers_is_its_state_everywhere(
+    place: Place, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trouble(url: str, statement: str = "SELECT 1") -> SinkTroubleError:
+        with (
+            pytest.raises(SinkTroubleError) as caught,
+            postgres.connect(url) as connection,
+            postgres.reported(TABLE),
+        ):
+            connection.execute(statement)
+        return caught.value
+
+    with postgres_servers.server() as server:
+        with server.connect() as admin:
+            admin.execute("CREATE TABLE of_another (n int)")
+            admin.execute(f"CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")
+        insert = "INSERT INTO of_another VALUES (1)"
+        found = {
+            "has refused the connection": trouble(server.url(user="reader", secret=OTHER)),
+            "denies a permission": trouble(server.url(user="reader", secret=SECRET), insert),
+        }
+        server.end()
+        found["is unreachable"] = trouble(server.url())
+    run_all(place)
+    words = dict.fromkeys(found, StoreWord.REFUSED) | {"is unreachable": StoreWord.AWAY}
+    seen = dict[str, Observation]()
+    for said, error in found.items():
+        lack(place, "postgres", error)
+        seen[said] = observe([CALLS], place.lake.settings, NOW)
+    for said, one in seen.items():
+        store = shown_alike(one, told_by_the_api(one, make_client, monkeypatch))["postgres"]
+        assert store.reason.startswith(f"PostgreSQL {said}")
+        assert (store.word, store.since) == (words[said], WAITING_SINCE)
+
+
+STORE_ROWS = """[...document.querySelectorAll('.steps div.table:last-of-type tbody tr')].map(
+    (row) => [...row.cells].map((one) => one.innerText))"""
 
 
 @pytest.mark.soak
@@ -302,15 +481,30 @@ def test_the_page_shows_the_same_word_and_reason(
             show_answer(page, answer)
             assert page.text(".streams tbody .badge") == word.value, situation
             assert page.text(".headline") == f"{answer['summary']}."
-            reason = seen.streams[0].health.reason
+            health = seen.streams[0].health
+            reason = health.reason
             lines = page.run(
                 "[...document.querySelectorAll('.reasons li, .notice')].map((one) => one.innerText)"
             )
             if seen.broker_reason is not None:  # which a notice shows, and a stream's line does not repeat
                 assert reason.endswith(lines[0]), situation
             elif word is not Word.WELL:
-                assert any(reason in line for line in lines), situation
+                assert any(plain(health.told) in line for line in lines), situation
+            if word is not Word.WELL:
+                assert any(plain(health.todo) in line for line in lines), situation
             assert not any("failing\n" in line for line in lines[1:]), situation
+            ailing = AILING.get(situation, {})
+            cell = page.text("[data-about='newest in stores']")
+            assert [one for one in ailing if f"{one} {ailing[one]}" not in cell] == [], situation
+            page.run("location.hash = '#/streams/calls'")
+            page.wait("document.querySelectorAll('.steps table').length === 2")
+            rows = page.run(STORE_ROWS)
+            stores = sorted(
+                seen.streams[0].queries[-1].stores, key=lambda one: -list(StoreWord).index(one.word)
+            )
+            assert [(row[0], row[1], row[2], row[4]) for row in rows] == [
+                (one.name, QUERY, one.word, f"{plain(one.told)}.") for one in stores
+            ], situation
 
 
 @pytest.mark.parametrize("situation", ["nothing runs, and records wait", "one layer is behind"])
@@ -355,7 +549,19 @@ def test_a_store_that_lacks_rows_is_named_everywhere(
 ) -> None:
     take_redis_away(place)
     seen = observe([CALLS], place.lake.settings, NOW)
-    assert seen.streams[0].health.reason.startswith("redis lacks rows that export.call_records sent to ")
+    health = seen.streams[0].health
+    assert health.reason == f"redis lacks rows of {QUERY} because it is away: Redis {UNREACHED}"
+    assert health.since == WAITING_SINCE
     (stream,) = told_by_the_api(seen, make_client, monkeypatch)["streams"]
-    assert [one["behind"] for one in stream["queries"] if one["behind"]] == [["redis"]]
+    stores = [one for query in stream["queries"] for one in query["stores"] if one["lacksRows"]]
+    assert [one["name"] for one in stores] == ["redis"]
     assert any("redis" in line for line in on_a_terminal(seen))
+
+
+def test_a_store_of_which_only_an_earlier_version_has_noted_that_it_lacks_rows_is_behind(
+    place: Place,
+) -> None:
+    place.sent.write_text(json.dumps({**json.loads(place.sent.read_text()), "redis_is_behind": True}))
+    _, redis_, _ = observe([CALLS], place.lake.settings, NOW).streams[0].queries[-1].stores
+    assert (redis_.word, redis_.since, redis_.lacks_rows) == (StoreWord.BEHIND, None, True)
+    assert redis_.reason == "it was unavailable or full"

@@ -89,7 +89,15 @@ def test_every_trouble_of_a_stream_is_shown_and_nothing_moves_unless_the_order_c
     lake: ServedLake, page: Page, tmp_path: Path
 ) -> None:
     gate = {"isOpen": False, "changedAt": "2026-05-04T11:00:00Z", "reasons": ["totals differ"]}
-    export = {"name": "export.a", "layer": "export", "done": 3, "doneAt": None, "behind": ["redis"]}
+    store = {
+        "name": "redis",
+        "word": "full",
+        "reason": "no room",
+        "since": None,
+        "lacksRows": True,
+        "todo": "Make `room`",
+    }
+    export = {"name": "export.a", "layer": "export", "done": 3, "doneAt": None, "stores": [store]}
     unknown = {"layer": "gold", "records": None, "seconds": None}
     part = {"layer": "bronze", "records": 5, "seconds": None}
     a = seen("a", "stopped", 13_500, gate=gate)
@@ -102,12 +110,13 @@ def test_every_trouble_of_a_stream_is_shown_and_nothing_moves_unless_the_order_c
         show(page, [a, b, c])
         rows = page.run(CELLS)
         assert [row[1] for row in rows] == ["stopped", "behind", "well failing"]
-        assert rows[1][4:9] == ["–", "–", "–", "▲ redis lacks rows", "≥ 5 ?"]
+        assert rows[1][4:9] == ["–", "–", "–", "▲ redis full", "≥ 5 ?"]
         assert rows[2][8:10] == ["?", "?"]
         assert page.run(REASONS) == [
-            "stopped a a is stopped for a reason",
+            "stopped a a is stopped for a reason. Look it up.",
             "gate closed a totals differ since 2026-05-04 11:00:00 UTC",
-            "behind b b is behind for a reason",
+            "behind b b is behind for a reason. Look it up.",
+            "full b redis: no room. Make room.",
             "not run b no running process",
             f"failing c gold.of_c: {HOSTILE}",
         ]

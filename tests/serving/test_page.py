@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.common.events import Kind
 from lakehouse.engine.records.dead_letters import STATUSES
 from lakehouse.operations.telemetry import Word
@@ -118,6 +119,7 @@ def test_every_file_that_a_file_names_is_there() -> None:
 
 def test_the_page_lists_every_kind_of_event_and_every_status_of_a_letter() -> None:
     assert quoted("log.js", "KINDS") == [kind.value for kind in Kind]
+    assert quoted("states.js", "STORE_WORDS") == [word.value for word in StoreWord]
     statuses = quoted("filters.js", "STATUSES")
     assert statuses[::2] == [*STATUSES, ""]
     assert statuses[1::2] == [*STATUSES, "any"]
@@ -130,12 +132,12 @@ def test_the_page_lists_every_kind_of_event_and_every_status_of_a_letter() -> No
         ("○", "muted", {"idle", "empty"}),
         ("▲", "warn", {"stale", "behind"}),
         ("◆", "odd", {"unknown"}),
-        ("■", "bad", {"refusing", "blocked", "failing", "stalled", "stopped"}),
+        ("■", "bad", {"refusing", "blocked", "failing", "stalled", "stopped", "full", "refused", "away"}),
     ],
 )
 def test_a_word_of_health_has_a_shape_beside_its_colour(shape: str, colour: str, words: set[str]) -> None:
     style = (FILES / "style.css").read_text()
-    known = {word.value for word in Word}
+    known = {word.value for word in (*Word, *StoreWord)}
     (shaped,) = re.findall(rf'^(.*) {{ content: "{shape}" / ""; }}$', style, re.MULTILINE)
     assert set(re.findall(r"\.badge\.(\w+)::before", shaped)) == words
     (coloured,) = re.findall(

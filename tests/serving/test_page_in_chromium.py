@@ -262,6 +262,14 @@ def test_a_series_has_one_colour_in_all_charts_and_keeps_it_and_an_axis_has_its_
         assert later_memory["aaa"] not in cpu.values()
         assert {name: later_memory[name] for name in memory} == memory
 
+        page.go(f"{url}/#/gold/metrics_1m?service_id=zeta&metric_name=memory_mb&within=")
+        page.wait("document.querySelectorAll('.uplot').length === 1")
+        (alone,) = page.run(COLOURS_OF_CHARTS)
+        assert {alone[name] for name in ("p99", "p90", "p50", "avg")} == {memory["zeta"]}
+        page.go(f"{url}/#/gold/metrics_1m?within=")
+        page.wait(f"({COLOURS_OF_CHARTS})[1]?.aaa")
+        assert page.run(COLOURS_OF_CHARTS) == [later_cpu, later_memory]
+
         filled.write(TABLES["metrics_1m"], more)
         page.wait(f"{links}.includes('zeta') && {links}.includes('more-7')")
         assert len(page.run(COLOURS_OF_CHARTS)[1]) == 8
@@ -324,6 +332,21 @@ def visited(page: Page, url: str) -> Iterator[str]:
         page.go(f"{url}/{address}")
         page.wait(f"document.querySelector({json.dumps(there)})")
         yield name
+
+
+def test_axe_finds_nothing_serious_in_the_overview_in_either_theme(
+    lake: ServedLake, page: Page, tmp_path: Path
+) -> None:
+    axe = (AXE / "axe.min.js").read_text(encoding="utf-8")
+    address, there = VIEWS["overview"]
+    with serving(lake, tmp_path / "log") as (_, url):
+        for theme in ("light", "dark"):
+            page.prefer(theme)
+            page.go(f"{url}/page/uPlot.LICENSE")
+            page.go(f"{url}/{address}")
+            page.wait(f"document.querySelector({json.dumps(there)})")
+            assert page.run("document.documentElement.dataset.theme") == theme
+            assert serious(page, axe) == []
 
 
 @pytest.mark.soak

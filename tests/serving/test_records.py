@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.engine.layers import bronze, silver
 from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
 from lakehouse.engine.ops_tables.retained import RETENTION
@@ -21,6 +22,7 @@ from lakehouse.operations.telemetry import (
     Observation,
     PartitionLag,
     QueryState,
+    StoreState,
     StreamGate,
     StreamState,
     TableState,
@@ -257,7 +259,8 @@ def test_rows_that_are_not_sent_are_told_with_the_reason(lake: ServedLake) -> No
 
     def exported(done: int | None, *behind: str) -> StreamState:
         name = "export.user_transactions_5m"
-        return replace(whole, queries=(QueryState(name, "export", done, None, behind),))
+        stores = tuple(StoreState(one, StoreWord.AWAY, "", lacks_rows=True) for one in behind)
+        return replace(whole, queries=(QueryState(name, "export", done, None, stores=stores),))
 
     waits = "5 rows of gold.user_transactions_5m wait for export.user_transactions_5m"
     assert why(exported(None)) == "nothing has been sent yet"

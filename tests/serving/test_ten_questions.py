@@ -114,7 +114,12 @@ class Reader:
 
 
 def behind(reader: Reader) -> None:
-    health: dict[str, Any] = {"word": "behind", "reason": "13,500 records wait for bronze", "isUnrun": False}
+    health: dict[str, Any] = {
+        "word": "behind",
+        "reason": "13,500 records wait for bronze",
+        "isUnrun": False,
+        "todo": "Look",
+    }
     late = seen("sales", "behind", 13_500, health={**health, "since": "2026-05-04T11:47:00Z"})
     show(reader.page, [late, seen("calls", "well")])
     reader.reads(".reasons li", "sales", "13,500 records wait for bronze", "since 2026-05-04 11:47:00 UTC")
@@ -147,9 +152,8 @@ def sent_to_redis(reader: Reader) -> None:
 def dry_run(reader: Reader) -> None:
     reader.page.run(ANSWER_DRY_RUNS)
     reader.click("header nav a", "Dead letters")
-    reader.click(".sides button", "Dry run")
-    reader.click("dialog button.main", "Dry run")
-    reader.reads("dialog .said", "2 of 3 would pass now", "late: 1")
+    reader.click(".sides button", "Replay")
+    reader.reads("dialog .foretold", "2 of 3 would pass now", "late: 1")
 
 
 def worst_rule(reader: Reader) -> None:

@@ -67,8 +67,13 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
         "layer": "gold",
         "done": 2,
         "doneAt": "2026-11-22T08:13:40Z",
-        "behind": [],
+        "sizeBytes": 200,
+        "stores": [],
     }
+    assert [(one["name"], one["word"], one["lacksRows"]) for one in export["stores"]] == [
+        ("kafka", "away", False),
+        ("redis", "behind", False),
+    ]
     assert (export["name"], export["done"], export["doneAt"]) == ("export.user_transactions_5m", None, None)
     assert stream["backlogs"] == [
         {"layer": "bronze", "records": None, "seconds": None},

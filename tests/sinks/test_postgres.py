@@ -190,31 +190,6 @@ def test_rows_that_come_in_slices_are_one_transaction(made: Gold, monkeypatch: p
     assert made.there() == {(f"service {number}", 0, 2, 3) for number in range(1, 5)}
 
 
-@pytest.mark.soak
-def test_a_server_that_is_away_catches_up_from_its_own_position(
-    lake_of: Callable[[str], Gold], postgres_server: Server, database: str
-) -> None:
-    made = lake_of(database)
-    made.put(state("auth", 0), state("cart", 0))
-    made.run()
-    postgres_server.end()
-    made.put(state("auth", 0, count=2))
-    made.take_away(state("cart", 0))
-    with pytest.raises(SinkTroubleError, match=r"PostgreSQL is unreachable: .*Connection refused"):
-        made.run()
-    assert made.audited().not_compared == (
-        "PostgreSQL was unavailable or full, or refused rows; the export sends them once it can",
-    )
-    assert not made.audited().is_clean
-
-    postgres_server.start()
-    (filled,) = made.run()
-
-    assert (filled.batch, filled.result.written) == (None, {postgres_layout.NAME: 2})
-    assert made.there() == {("auth", 0, 2, 2)}
-    assert (made.audited().compared, made.audited().differences) == (1, 0)
-
-
 def test_what_an_index_or_a_text_of_postgresql_cannot_hold_does_not_stop_the_other_rows(made: Gold) -> None:
     names = ["a\0b", "a␀b", "a␀0b", "x" * 2_400, "y" * 3_000, "\0" * 620]
     made.put(*(state(name, 0) for name in names))

@@ -471,3 +471,16 @@ def test_a_sequence_needs_an_id_and_calls_cannot_be_corrected() -> None:
     ids = {"unique_by": "id", "sequence_by": "version"}
     with pytest.raises(SettingsError, match="cannot apply corrections"):
         choose_one("calls", under(calls={"sources": {"call_metrics": ids}}))
+
+
+def test_a_form_of_deletions_that_is_none_is_refused() -> None:
+    ids = {"unique_by": "transactionId", "sequence_by": "version"}
+
+    (source,) = choose_one(
+        "transactions", under(transactions={**ids, "deletion_key": "json:id", "deleted_if": "op=d"})
+    ).sources
+    assert (source.deletion_key, source.deleted_if) == ("json:id", "op=d")
+    with pytest.raises(SettingsError, match="deletion_key 'jsn' is not a key form; expected text, "):
+        choose_one("transactions", under(transactions={**ids, "deletion_key": "jsn"}))
+    with pytest.raises(SettingsError, match="deleted_if 'op' is not FIELD=VALUE, such as op=d"):
+        choose_one("transactions", under(transactions={**ids, "deleted_if": "op"}))

@@ -61,16 +61,15 @@ WINDOWS: list[tuple[WindowLength, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("length", "first", "second", "third"), WINDOWS)
-def test_windows_follow_one_another_in_python(
-    length: WindowLength, first: str, second: str, third: str
-) -> None:
-    start, end, next_end = map(micros, (first, second, third))
-    for time in (start, start + 1, (start + end) // 2, end - 1):
-        assert length.start_of(time) == start
-    assert (length.end_of(start), length.start_of(end), length.end_of(end)) == (end, end, next_end)
-    assert length.previous(end) == start
-    assert end - start <= length.most_s * 1_000_000
+def test_windows_follow_one_another_in_python() -> None:
+    for length, *texts in WINDOWS:
+        start, end, next_end = map(micros, texts)
+        times = (start, start + 1, (start + end) // 2, end - 1)
+        assert [length.start_of(time) for time in times] == [start] * 4, (length, texts)
+        ends = (length.end_of(start), length.start_of(end), length.end_of(end))
+        assert ends == (end, end, next_end), (length, texts)
+        assert length.previous(end) == start, (length, texts)
+        assert end - start <= length.most_s * 1_000_000, (length, texts)
 
 
 LOCAL: dict[Unit, Callable[[date], tuple[int, ...]]] = {

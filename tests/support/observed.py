@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.operations.telemetry import (
     Audit,
     EventTimes,
@@ -12,6 +13,7 @@ from lakehouse.operations.telemetry import (
     QueryState,
     Refused,
     Run,
+    StoreState,
     StreamGate,
     StreamState,
     TableState,
@@ -32,7 +34,16 @@ OBSERVATION = Observation(
             ),
             layers=(LayerLag("silver", "silver.sales_events", "bronze.sales_events", 0, 0.0, 0),),
             tables=(TableState("gold.product_sales", 4, AT, 2, 300, None),),
-            queries=(QueryState("gold.product_sales", "gold", 4, AT),),
+            queries=(
+                QueryState("gold.product_sales", "gold", 4, AT, 300),
+                QueryState(
+                    "export.product_sales",
+                    "export",
+                    4,
+                    AT,
+                    stores=(StoreState("redis", StoreWord.FULL, "no room", AT),),
+                ),
+            ),
             event_times=(EventTimes("silver.sales_events", AT, pipeline.utc("1970-01-01T00:00:10")),),
             open_letters=2,
             gate=StreamGate(is_open=False, changed_at=AT, reasons=("a",)),

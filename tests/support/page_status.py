@@ -10,6 +10,7 @@ from tests.support.browser import Page
 from tests.support.served_lakes import Row
 
 NAMES = "[...document.querySelectorAll('.streams th a')].map((one) => one.innerText).join()"
+_NO_STORES: Row = {"sizeBytes": None, "stores": []}
 _DONE_AT = {"bronze": "11:59", "silver": "11:58", "gold": "11:57", "export": "11:56"}
 
 
@@ -18,10 +19,11 @@ def seen(name: str, word: str, records: int = 0, **values: Any) -> Row:
     lag = {"records": records, "seconds": 780.0 if records else 0.0}
     backlogs = [{"layer": layer, **lag} for layer in _DONE_AT]
     queries = [
-        {"name": f"{layer}.a", "layer": layer, "done": 3, "doneAt": f"2026-05-04T{time}:00Z", "behind": []}
+        {"name": f"{layer}.a", "layer": layer, "done": 3, "doneAt": f"2026-05-04T{time}:00Z", **_NO_STORES}
         for layer, time in _DONE_AT.items()
     ]
-    health = {"word": word, "reason": f"{name} is {word} for a reason", "since": None, "isUnrun": False}
+    reason = f"{name} is {word} for a reason"
+    health = {"word": word, "reason": reason, "since": None, "isUnrun": False, "todo": "Look it up"}
     nothing = dict.fromkeys(("gate", "newestEvent", "freshnessS", "audit", "lakeReason"))
     empty: dict[str, list[Row]] = {
         kind: [] for kind in ("partitions", "layers", "tables", "eventTimes", "refused")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
-from lakehouse.sinks import Settings, SettingsError, SinkTroubleError
+from lakehouse.sinks import Settings, SettingsError, SinkTroubleError, StoreWord
 from shop_sinks.keys import keys_of
 
 _URL, _TOKEN_FILE = "sinks.http.url", "sinks.http.token_file"
@@ -65,7 +65,7 @@ class Client:
             status, text = self._exchanged(method, f"{self._path}{path}", body, sent)
         if status != http.client.OK:
             asked, said = f"{method} {urlsplit(path).path}", _said(text, token)
-            raise SinkTroubleError(f"{self._place} answers {status} to {asked}: {said}")
+            raise SinkTroubleError(f"{self._place} answers {status} to {asked}: {said}", _word_of(status))
         try:
             found = json.loads(text)
         except ValueError:
@@ -115,7 +115,14 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             why = " ".join(str(error).split()) or type(error).__name__
-            raise SinkTroubleError(f"{self._place} is unreachable: {why}; is {_URL} right?") from None
+            said = f"{self._place} is unreachable: {why}; is {_URL} right?"
+            raise SinkTroubleError(said, StoreWord.AWAY) from None
+
+
+def _word_of(status: int) -> StoreWord:
+    if status == http.client.INSUFFICIENT_STORAGE:
+        return StoreWord.FULL
+    return StoreWord.AWAY if status >= http.client.INTERNAL_SERVER_ERROR else StoreWord.REFUSED
 
 
 def _checked(url: str, settings: Settings) -> SplitResult:

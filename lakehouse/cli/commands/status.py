@@ -28,7 +28,8 @@ def status(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     steps: Annotated[
-        bool, typer.Option("--steps", help="Also show the backlog of each step, and each table's size.")
+        bool,
+        typer.Option("--steps", help="Also show each step's backlog, store's state and table's size."),
     ] = False,
     exit_code: Annotated[
         bool,

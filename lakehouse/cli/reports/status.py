@@ -5,6 +5,8 @@
     calls    stopped  08:47:00  14 min  13,500, 13 min        0
     metrics  well                0.9 s      212, 0.4 s        2
       calls: 13,500 records wait for bronze (6,765 of analyticsTopic, 6,735 of metricsTopic); no process …
+      redis is away since 08:47:00 (export.call_records): Redis is unreachable: …
+      stopped: Start it: `lakehouse run all` (docs/run.md)
     process 4711 on elsewhere runs all layers of metrics since 08:00:00
 
 With --steps, the tables in `status_steps` follow.
@@ -12,7 +14,7 @@ With --steps, the tables in `status_steps` follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -20,12 +22,22 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lakehouse.cli.reports.columns import Column, clock, number, table
-from lakehouse.cli.reports.status_steps import steps, tables
+from lakehouse.cli.reports.status_steps import steps, stores, tables
+from lakehouse.common.errors import StoreWord
 from lakehouse.common.printable import printable
 from lakehouse.common.quantities import roughly_told_s, told_s
 from lakehouse.common.terminal import Console
 from lakehouse.engine.layers import LAYERS
-from lakehouse.operations.telemetry import Observation, Run, StreamState, Word, waiting_of, worst_first
+from lakehouse.operations.telemetry import (
+    Observation,
+    Run,
+    StoreState,
+    StreamState,
+    Word,
+    waiting_of,
+    worst_first,
+)
+from lakehouse.operations.telemetry.words import WHAT_TO_DO, WHAT_TO_DO_FOR_A_STORE
 
 _WIDE, _USUAL = 100, 80  # terminal widths from which times are exact, and all columns are shown
 _COLOURS = {
@@ -55,8 +67,9 @@ def drawn(
     """Return the report for a terminal.
 
     `alerts_reason` says why alerts are not evaluated, or why that is unknown. A live report shows only as
-    many reasons as fit, starting with the worst stream's. With `with_steps`, the report also shows the
-    backlog of each step and the size of each table.
+    many reasons as fit, starting with the worst stream's, and what to do only if it also fits. With
+    `with_steps`, the report also shows the backlog of each step, the state of each store and the size of each
+    table.
     """
     width, states = console.width, worst_first(seen.streams)
     above = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
@@ -66,13 +79,18 @@ def drawn(
         *(() if alerts_reason is None else (Text(alerts_reason, style="yellow"),)),
         table(_columns(states, seen.at, width), states, width),
     ]
-    reasons = [*_reasons(states, above), *_closed(states)]
+    ailing = _ailing(states)
+    reasons = [*_reasons(states, above), *_closed(states), *_stores(ailing, states, above, (seen.at, width))]
+    advice = [*_advice(states, ailing, above)]
     bottom = [*_processes(states, seen.at, width), *_failing(states)]
     if with_steps:
-        bottom += ["", steps(seen.streams, width), "", tables(seen.streams, width)]
+        bottom += ["", steps(seen.streams, width), "", stores(seen.streams, width)]
+        bottom += ["", tables(seen.streams, width)]
     elif is_live:
         reasons = _fitting(reasons, console.height - _lines(Group(*top, *bottom), console), console)
-    return Group(*top, *reasons, *bottom)
+        room = console.height - _lines(Group(*top, *reasons, *bottom), console)
+        advice = advice if _lines(Group(*advice), console) <= room else []
+    return Group(*top, *reasons, *advice, *bottom)
 
 
 def _columns(states: Sequence[StreamState], at: datetime, width: int) -> list[Column[StreamState]]:
@@ -146,6 +164,51 @@ def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
         if gate is not None and not gate.is_open and state.health.word is not Word.BLOCKED:
             what = f"gate of {state.name} closed since {clock(gate.changed_at)} UTC: "
             yield _indented(Text(printable(what + "; ".join(gate.reasons)), style="red"))
+
+
+def _ailing(states: Iterable[StreamState]) -> dict[StoreState, list[str]]:
+    """Return the stores that are away or lack rows, with the names of the exports that fill them.
+
+    If rows only wait for an export, the health or the backlog of its stream says so.
+    """
+    found = dict[StoreState, list[str]]()
+    for query in (query for state in states for query in state.queries):
+        for one in query.stores:
+            if one.lacks_rows or one.word is StoreWord.AWAY:
+                known = next((known for known in found if _is_same(known, one)), one)
+                found.setdefault(known, []).append(query.name)
+    return found
+
+
+def _stores(
+    ailing: Mapping[StoreState, Sequence[str]],
+    states: Sequence[StreamState],
+    above: Sequence[str],
+    at: tuple[datetime, int],
+) -> Iterator[RenderableType]:
+    """Yield a line for each ailing store, unless `above` or the health of a stream tells its reason."""
+    told = [*above, *(state.health.reason for state in states)]
+    for one, queries in ailing.items():
+        if not any(one.reason in said for said in told):
+            since = "" if one.since is None else f" since {_moment(one.since, *at)}"
+            what = f"{one.name} is {one.word}{since} ({', '.join(queries)}): "
+            yield _indented(Text.assemble((what, "yellow"), printable(one.reason)))
+
+
+def _advice(
+    states: Sequence[StreamState], ailing: Iterable[StoreState], above: Sequence[str]
+) -> Iterator[RenderableType]:
+    """Yield what to do about each word that is shown, once."""
+    words = {state.health.word for state in states} - {Word.WELL, Word.IDLE}
+    words |= {Word.UNKNOWN} if above else set()
+    for word in sorted(words, key=list(Word).index, reverse=True):
+        yield _indented(Text.assemble((f"{word}: ", _COLOURS[word]), WHAT_TO_DO[word]))
+    for store in sorted({one.word for one in ailing}, key=list(StoreWord).index, reverse=True):
+        yield _indented(Text.assemble((f"{store} (store): ", "yellow"), WHAT_TO_DO_FOR_A_STORE[store]))
+
+
+def _is_same(one: StoreState, other: StoreState) -> bool:
+    return (one.name, one.word, one.reason) == (other.name, other.word, other.reason)
 
 
 def _processes(states: Sequence[StreamState], at: datetime, width: int) -> Iterator[RenderableType]:

@@ -1,4 +1,4 @@
-"""The tables that `lakehouse status --steps` adds: each step's backlog, and each table's size."""
+"""The tables that `lakehouse status --steps` adds: steps' backlogs, stores' states, tables' sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lakehouse.cli.reports.columns import Column, clock, number, table
 from lakehouse.common.quantities import told_s
-from lakehouse.operations.telemetry import EventTimes, QueryState, StreamState, TableState
+from lakehouse.operations.telemetry import EventTimes, QueryState, StoreState, StreamState, TableState
 
 _FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths at which more columns are shown
 
@@ -35,9 +35,23 @@ class _Stored:
     times: EventTimes | None
 
 
+@dataclass(frozen=True)
+class _Filled:
+    """A store, and the export that fills it."""
+
+    export: str
+    store: StoreState
+
+
 def steps(states: Sequence[StreamState], width: int) -> Table:
     """Return a table with the backlog of each step in each of its sources."""
     return table(_LAGS, [one for state in states for one in _waiting(state, width)], width)
+
+
+def stores(states: Sequence[StreamState], width: int) -> Table:
+    """Return a table with the state of each store that each export fills."""
+    filled = [_Filled(query.name, one) for state in states for query in state.queries for one in query.stores]
+    return table(_STORES, filled, width)
 
 
 def tables(states: Sequence[StreamState], width: int) -> Table:
@@ -86,6 +100,12 @@ _LAGS: tuple[Column[_Waiting], ...] = (
     Column("oldest", lambda one: "?" if one.seconds is None else told_s(one.seconds), is_number=True),
     Column("version", lambda one: "" if one.query is None else number(one.query.done), _WIDE, is_number=True),
     Column("done at", lambda one: "" if one.query is None else clock(one.query.done_at), _USUAL),
+)
+_STORES: tuple[Column[_Filled], ...] = (
+    Column("export", lambda one: one.export),
+    Column("store", lambda one: one.store.name),
+    Column("state", lambda one: Text(one.store.word, style="" if one.store.word == "well" else "yellow")),
+    Column("since", lambda one: clock(one.store.since), _USUAL),
 )
 _TABLES: tuple[Column[_Stored], ...] = (
     Column("table", lambda one: one.state.name),

@@ -5,16 +5,17 @@ lead store, Kafka, exactly once for a read-committed consumer, and then to each 
 message key are sent in version order and, within a version, in the order of their table keys. A deleted row
 is sent as a null value. A row that is too large for Kafka is sent only to the sinks, and is recorded in
 ops.unsent_rows. If a sink has lost rows, or was unavailable or full, it receives the missing rows later,
-while Kafka and the other sinks continue. The lake records that the sink lacks rows, and the export's periodic
-work fails until the sink has accepted them.
+while Kafka and the other sinks continue. The lake records which stores lack rows, and why, and the export's
+periodic work fails until the sink has accepted them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 
@@ -22,7 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from lakehouse.common.errors import SinkTroubleError, TableError
+from lakehouse.common.errors import ServiceError, SinkTroubleError, TableError
 from lakehouse.engine.layers import Allow, gold
 from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
@@ -45,6 +46,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, Stream
 LARGE_FROM_ROWS = 50_000
 LARGE_FROM_BYTES = 32 << 20
 _CHUNK_ROWS = 20_000
+log = logging.getLogger(__name__)
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
@@ -83,14 +85,19 @@ class _Export(Step):
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
         exported = Exported(lake, self._path, table, settings, permitted.on_notice, self._note_unsent)
-        self._lead = LEAD.make(exported)
+        self._place = LEAD.place(table, settings)
+        with self._leading(datetime.now(UTC)):
+            self._lead = LEAD.make(exported)
+            noted = self._noted()
         self._reading = ChangeReading(lake.spark, self.name, f"gold.{table.name}", self._path)
-        begun = self._noted().begun(permitted)
+        begun = noted.begun(permitted)
         self._reading.begin(begun.progress, begun.ahead)
         kinds = used_by(table, settings)
         own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
         self._changes, self._leaves = Kept(changes_of(table, own).of), leaves(table)
-        self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
+        self._sinks = [Following(kind.make(exported), lacking=begun.lacking_of(kind.name)) for kind in kinds]
+        if LEAD.name in (begun.lacking or {}):  # an earlier attempt failed, and the lead works again
+            self._note_lacking()
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes, or return None if there are none."""
@@ -139,7 +146,9 @@ class _Export(Step):
             unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, batch.lost, now=now)
         sending = Sending(batch.span, now, self._reading.position is None, batch.lost is not None)
         result = self._send(leaving, sending, amount)
-        self._note_progress(batch.span.after)
+        progress = Progress(self._reading.sent_as, batch.span.after)
+        lacking = self._lacking()
+        sent.note(self._lake.spark, self._path, self._place, progress, at=now, lacking=lacking)
         self._reading.advance(batch.span.after)
         return result
 
@@ -160,14 +169,15 @@ class _Export(Step):
         Tries every sink before raising SinkTroubleError for one that did not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
-        were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
+        filled, failures = dict[str, int](), list[SinkTroubleError]()
         for sink in due:
             try:
-                filled[sink.name] = sink.fill(self._reading.position, now)
+                with self._noting_changes():
+                    sink.require(now)
+                with self._noting_changes():
+                    filled[sink.name] = sink.fill(self._reading.position)
             except SinkTroubleError as error:
                 failures.append(error)
-        if self._behind() != were_behind and self._reading.position is not None:
-            self._note_progress(self._reading.position)
         if failures:
             raise failures[0]
         return BatchResult(sum(filled.values()), filled)
@@ -219,18 +229,49 @@ class _Export(Step):
             written["unsent"] = refused
         return BatchResult(rows, written, seconds)
 
-    def _led(self, changes: Iterator[Change], sending: Sending) -> Iterable[Slice]:
-        if self._lead is not None:
-            return self._lead.send(changes, sending)
-        return map(Slice, iter(lambda: next_chunk(changes, _CHUNK_ROWS), []))
+    def _led(self, changes: Iterator[Change], sending: Sending) -> Iterator[Slice]:
+        if self._lead is None:
+            yield from map(Slice, iter(lambda: next_chunk(changes, _CHUNK_ROWS), []))
+        else:
+            with self._leading(sending.now):
+                yield from self._lead.send(changes, sending)
 
-    def _behind(self) -> set[str]:
-        return {sink.name for sink in self._sinks if sink.is_behind}
+    def _lacking(self) -> dict[str, sent.Lacking]:
+        return {sink.name: sink.lacking for sink in self._sinks if sink.lacking is not None}
 
-    def _note_progress(self, position: Position) -> None:
-        topic = None if self._lead is None else self._lead.place
-        progress = Progress(self._reading.sent_as, position)
-        sent.note(self._lake.spark, self._path, topic, progress, behind=self._behind())
+    def _note_lacking(self) -> None:
+        position = self._reading.position
+        progress = None if position is None else Progress(self._reading.sent_as, position)
+        sent.note_lacking(self._lake.spark, self._path, self._place, self._lacking(), progress)
+
+    @contextmanager
+    def _noting_changes(self) -> Iterator[None]:
+        """After the block, record why which sinks lack rows, if that has changed."""
+        before = self._lacking()
+        try:
+            yield
+        finally:
+            if self._lacking() != before:
+                self._note_lacking()
+
+    @contextmanager
+    def _leading(self, now: datetime) -> Iterator[None]:
+        """If the lead fails in the block, record why."""
+        try:
+            yield
+        except ServiceError as error:
+            try:
+                self._note_led(error, now)
+            except (PySparkException, Py4JError, OSError):
+                log.debug("the failure of %s could not be noted", self.name, exc_info=True)
+            raise
+
+    def _note_led(self, error: ServiceError, now: datetime) -> None:
+        spark, path, place = self._lake.spark, self._path, self._place
+        known = sent.lacking(spark, path, place)
+        lacking = sent.Lacking.of(error, known.get(LEAD.name), now)
+        if lacking != known.get(LEAD.name):
+            sent.note_lacking(spark, path, place, {**known, LEAD.name: lacking})
 
     def _note_unsent(self, place: str, refused: Sequence[UnsentRow], now: datetime) -> None:
         unsent_rows.note(self._lake, self._table.name, place, refused, now=now)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from lakehouse.common.errors import PositionError
+from lakehouse.common.errors import PositionError, StoreWord
 from lakehouse.engine.layers import Allow
 from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.progress import sent
@@ -16,6 +17,8 @@ from lakehouse.storage.tables import Progress
 from lakehouse.storage.tables.adoption import adopted_ms, both_have
 from lakehouse.storage.tables.specs import Position, from_micros
 
+_UNKNOWN = sent.Lacking(StoreWord.BEHIND, "it is unknown which rows it has", None)
+
 
 @dataclass(frozen=True)
 class Begun:
@@ -23,16 +26,16 @@ class Begun:
 
     `progress` is None if nothing has been sent. `ahead` is the position at which the next micro-batch must
     end, because an earlier attempt was killed or because the micro-batch cannot be split; None means that it
-    can end anywhere. `behind` names the sinks that might lack rows; None means all sinks.
+    can end anywhere. `lacking` says why which sinks lack rows; None means that any sink might lack rows.
     """
 
     progress: Progress | None
     ahead: Position | None
-    behind: frozenset[str] | None
+    lacking: Mapping[str, sent.Lacking] | None
 
-    def is_behind(self, sink: str) -> bool:
-        """Return whether a sink might lack rows that were sent."""
-        return self.behind is None or sink in self.behind
+    def lacking_of(self, sink: str) -> sent.Lacking | None:
+        """Return why a sink might lack rows that were sent, or None if it has them."""
+        return _UNKNOWN if self.lacking is None else self.lacking.get(sink)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Noted:
             return self._adopted(sender, newest, adopts=permitted.adopts)
         if in_lake is not None and in_lake.table != sender:
             in_lake = None
-        behind = sent.behind(self.spark, self.path, self.topic) if in_lake or not in_topic else None
+        lacking = sent.lacking(self.spark, self.path, self.topic) if in_lake or not in_topic else None
         progress, ahead = in_lake or in_topic, None
         if in_lake is not None and in_topic is not None and in_lake.position.is_before(in_topic.position):
             ahead = in_topic.position
@@ -75,8 +78,8 @@ class Noted:
         is_beyond = progress is None or (sliced is not None and progress.position.is_before(sliced.after))
         if sliced is not None and ahead is None and is_beyond:
             # All earlier rows and some slices of the micro-batch have been sent.
-            return Begun(Progress(sender, sliced.before), sliced.after, behind)
-        return Begun(progress, ahead, behind)
+            return Begun(Progress(sender, sliced.before), sliced.after, lacking)
+        return Begun(progress, ahead, lacking)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
         """Return the topic's progress, or None if it belongs to another table and resending is allowed."""
@@ -103,11 +106,11 @@ class Noted:
             raise self._of_another_lake(sender, sent_before)
         sliced = self._sliced(sender)
         if sliced is not None:  # an earlier attempt was killed
-            return Begun(Progress(sender, sliced.before), sliced.after, behind=None)
+            return Begun(Progress(sender, sliced.before), sliced.after, lacking=None)
         common = both_have(sender, sent_before.table)
         first = sent_before.position if sent_before.position.is_before(common) else common
         end = Position(tables.version_of(self.spark, self.path) + 1)
-        return Begun(Progress(sender, first), end, behind=None)
+        return Begun(Progress(sender, first), end, lacking=None)
 
     def _sliced(self, sender: str) -> Span | None:
         return self.sliced if self.sliced is not None and self.sliced.table == sender else None

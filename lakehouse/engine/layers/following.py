@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
-from lakehouse.common.errors import SinkTroubleError
+from lakehouse.common.errors import SinkTroubleError, StoreWord
+from lakehouse.engine.progress.sent import Lacking
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.port import Sending, Sink
 from lakehouse.storage.tables import Position
@@ -47,14 +48,19 @@ class Stopwatch:
 
 
 class Following:
-    """A sink of an export. While the sink is behind, it receives no micro-batches."""
+    """A sink of an export. While the sink is behind, it receives no micro-batches.
 
-    def __init__(self, sink: Sink, *, is_behind: bool) -> None:
+    `lacking` says why the sink lacks rows, or is None if it is not known to lack any.
+    """
+
+    def __init__(self, sink: Sink, *, lacking: Lacking | None) -> None:
         self.name = sink.name
-        self.is_behind = is_behind
+        self.lacking = lacking
+        self.is_behind = lacking is not None
         self._sink = sink
         self._watch = Stopwatch()
         self._lacks_rows = False  # remembered, because the sink checks only at intervals
+        self._now = datetime.now(UTC)
 
     @property
     def seconds(self) -> float:
@@ -63,7 +69,7 @@ class Following:
 
     def begin(self, sending: Sending) -> None:
         """Begin a micro-batch."""
-        self._watch = Stopwatch()
+        self._watch, self._now = Stopwatch(), sending.now
         with self._trying():
             if not self.is_behind:
                 self._sink.begin(sending)
@@ -87,11 +93,19 @@ class Following:
         self._lacks_rows = self._lacks_rows or self._sink.lacks_rows()
         return self.is_behind or self._lacks_rows
 
-    def fill(self, reached: Position | None, now: datetime) -> int:
+    def require(self, now: datetime) -> None:
+        """Raise SinkTroubleError unless the sink can be reached. From then on, it counts as being filled."""
+        self._now = now
+        with self._noting():
+            self._sink.require()
+        if self.lacking is None or self.lacking.word is StoreWord.AWAY:
+            self.lacking = Lacking(StoreWord.BEHIND, "it is being filled with the rows that it lacks", now)
+
+    def fill(self, reached: Position | None) -> int:
         """Fill the sink, and return how many rows were written. Raises SinkTroubleError if filling fails."""
-        self._sink.require()
-        rows = self._sink.fill(reached, now)
-        self.is_behind = self._lacks_rows = False
+        with self._noting():
+            rows = self._sink.fill(reached, self._now)
+        self.lacking, self.is_behind, self._lacks_rows = None, False, False
         return rows
 
     def close(self) -> None:
@@ -102,6 +116,15 @@ class Following:
     def _trying(self) -> Iterator[None]:
         with self._watch.running():
             try:
-                yield
+                with self._noting():
+                    yield
             except SinkTroubleError:  # the periodic fill hits the same error and reports it
                 self.is_behind = True
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except SinkTroubleError as error:
+            self.lacking = Lacking.of(error, self.lacking, self._now)
+            raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.operations.alerts.evaluating import Alert, Judged, Key, Notification, State, evaluate
 from lakehouse.operations.alerts.rules import (
     AuditFailedRule,
@@ -23,6 +24,7 @@ from lakehouse.operations.alerts.rules import (
     LagRule,
     MetricRule,
     Rule,
+    StoreRule,
     StreamRule,
 )
 from lakehouse.operations.telemetry import Observation, StreamState, Word
@@ -93,6 +95,8 @@ def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
     if facts.observation is None:
         return None
     states = [one for one in facts.observation.streams if rule.stream in (None, one.name)]
+    if isinstance(rule, StoreRule):
+        return _of_stores(rule, states)
     is_seen = facts.observation.lake_reason is None
     found = (_of_stream(rule, one, facts, now, is_seen=is_seen and one.lake_reason is None) for one in states)
     return [judged for judged in found if judged is not None]
@@ -122,10 +126,29 @@ def _of_stream(
 
 def _of_health(rule: HealthRule, state: StreamState) -> Judged:
     health = state.health
-    what = f"{state.name} is {health.word}: {health.reason}"
+    what = f"{state.name} is {health.word}{_since(health.since)}: {health.told}"
     # UNKNOWN health leaves the alert unchanged, unless the rule lists UNKNOWN explicitly.
     is_known = health.word is not Word.UNKNOWN or Word.UNKNOWN in rule.words
     return _judged({"stream": state.name}, health.word in rule.words if is_known else None, what)
+
+
+def _of_stores(rule: StoreRule, states: Sequence[StreamState]) -> list[Judged] | None:
+    if not all(state.queries for state in states):  # the state of a stream could not be determined
+        return None
+    found = []
+    for state in states:
+        for query in state.queries:
+            table = query.name.partition(".")[2]
+            for store in query.stores:
+                labels = {"stream": state.name, "table": table, "store": store.name}
+                what = f"{store.name} of {query.name} is {store.word}{_since(store.since)}: {store.told}"
+                is_known = store.word is not StoreWord.UNKNOWN or StoreWord.UNKNOWN in rule.words
+                found.append(_judged(labels, store.word in rule.words if is_known else None, what))
+    return found
+
+
+def _since(moment: datetime | None) -> str:
+    return "" if moment is None else f" since {moment:%F %T} UTC"
 
 
 def _of_freshness(rule: FreshnessRule, state: StreamState) -> Judged | None:

@@ -32,8 +32,10 @@ from lakehouse.operations.alerts.rules import (
     MetricRule,
     Rule,
     Rules,
+    StoreRule,
     StreamRule,
 )
+from lakehouse.operations.telemetry.words import WHAT_TO_DO, WHAT_TO_DO_FOR_A_STORE
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
 _LATE = "lakehouse:in_gold_late"
@@ -65,13 +67,23 @@ _TELEMETRY = [
 
 def _rule(rule: Rule) -> dict[str, object]:
     expression, summary = _of_metric(rule) if isinstance(rule, MetricRule) else _of_stream(rule)
+    advice = _advice(rule)
     return {
         "alert": rule.name,
         "expr": expression,
         "for": _duration(rule.for_s),
         "labels": {"severity": rule.severity.value},
-        "annotations": {"summary": summary},
+        "annotations": {"summary": summary} | ({"description": advice} if advice else {}),
     }
+
+
+def _advice(rule: Rule) -> str:
+    """Return what to do about each word for which a rule fires."""
+    if isinstance(rule, HealthRule):
+        return " ".join(f"{word}: {WHAT_TO_DO[word]}." for word in rule.words)
+    if isinstance(rule, StoreRule):
+        return " ".join(f"{word}: {WHAT_TO_DO_FOR_A_STORE[word]}." for word in rule.words)
+    return ""
 
 
 def _of_metric(rule: MetricRule) -> tuple[str, str]:
@@ -86,7 +98,7 @@ def _of_metric(rule: MetricRule) -> tuple[str, str]:
     )
 
 
-def _of_stream(rule: StreamRule) -> tuple[str, str]:
+def _of_stream(rule: StoreRule | StreamRule) -> tuple[str, str]:
     of, name = _of(rule.stream), "{{ $labels.stream }}"
     if isinstance(rule, LagRule):
         return _lag(rule), f"{rule.layer} of {name} is behind: {{{{ $value }}}}"
@@ -99,10 +111,18 @@ def _of_stream(rule: StreamRule) -> tuple[str, str]:
         ), f"{{{{ $value | humanizePercentage }}}} of the records of {name} become dead letters"
     if isinstance(rule, GateRule):
         return f"min by (stream) (lakehouse_gate_open{of}) == 0", f"the gate of {name} is closed"
-    if isinstance(rule, HealthRule):
-        words = _of(rule.stream, word="|".join(rule.words)).replace("word=", "word=~")
-        return f"max by (stream) (lakehouse_health{words}) == 1", f"{name} is {' or '.join(rule.words)}"
+    if isinstance(rule, HealthRule | StoreRule):
+        return _words(rule)
     return _audit(rule), f"the last audit of {name} was not clean, or is too old"
+
+
+def _words(rule: HealthRule | StoreRule) -> tuple[str, str]:
+    words = _of(rule.stream, word="|".join(rule.words)).replace("word=", "word=~")
+    told = " or ".join(rule.words)
+    if isinstance(rule, HealthRule):
+        return f"max by (stream) (lakehouse_health{words}) == 1", f"{{{{ $labels.stream }}}} is {told}"
+    place = "{{ $labels.store }} of export.{{ $labels.table }}"
+    return f"max by (stream, table, store) (lakehouse_store_state{words}) == 1", f"{place} is {told}"
 
 
 def _audit(rule: AuditFailedRule | AuditOldRule) -> str:

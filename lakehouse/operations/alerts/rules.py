@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lakehouse.common.errors import SettingsError
+from lakehouse.common.errors import SettingsError, StoreWord
 from lakehouse.engine.layers import LayerName
 from lakehouse.operations.telemetry import Word
 from lakehouse.settings.alerts import AlertsSettings
@@ -133,8 +133,15 @@ class HealthRule(_OfStream):
     words: tuple[Word, ...] = Field(min_length=1)
 
 
+class StoreRule(_OfStream):
+    """Fires for each store of each export whose state is one of `words`."""
+
+    kind: Literal["store"]
+    words: tuple[StoreWord, ...] = Field(min_length=1)
+
+
 StreamRule = LagRule | FreshnessRule | DeadLetterRule | GateRule | AuditFailedRule | AuditOldRule | HealthRule
-Rule = MetricRule | StreamRule
+Rule = MetricRule | StoreRule | StreamRule
 _KINDS: dict[str, type[_Rule]] = {
     get_args(one.model_fields["kind"].annotation)[0]: one for one in get_args(Rule)
 }

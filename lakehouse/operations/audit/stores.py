@@ -54,7 +54,7 @@ def check_store(
     version = None if progress is None else _version_of(exported, progress.position)
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
-    if kind.name in sent.behind(spark, path, place):
+    if kind.name in sent.lacking(spark, path, place):
         lacks = f"{kind.label} was unavailable or full, or refused rows; the export sends them once it can"
         return [subject.found(0, 0, [], not_compared=[lacks])]
 

@@ -14,7 +14,6 @@ from lakehouse.operations.telemetry.values import (
     Audit,
     Backlog,
     EventTimes,
-    Health,
     LayerLag,
     Observation,
     PartitionLag,
@@ -25,8 +24,8 @@ from lakehouse.operations.telemetry.values import (
     StreamGate,
     StreamState,
     TableState,
-    Word,
 )
+from lakehouse.operations.telemetry.words import Health, StoreState, Word
 
 __all__ = [
     "Audit",
@@ -42,6 +41,7 @@ __all__ = [
     "QueryState",
     "Refused",
     "Run",
+    "StoreState",
     "StreamGate",
     "StreamState",
     "TableState",

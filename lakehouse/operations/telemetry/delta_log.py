@@ -94,6 +94,7 @@ class Log:
         self.files: dict[str, FileFacts] = {}
         self.transactions: dict[str, int] = {}
         self.noted_ms: dict[str, int] = {}  # the time of each transaction, in ms since the epoch
+        self.noted_bytes: dict[str, int] = {}  # the size of the files that its commit added
         self._commits: dict[int, CommitFacts] = {}
         self._starts: dict[int, tuple[FileFacts, ...]] = {}
         self._feed_rows: dict[str, int] = {}
@@ -223,13 +224,21 @@ class Log:
         read = self._watched.read(version)
         if read is not None:  # for the commit's time, which a checkpoint does not contain
             self._apply(read[0].actions)
+            self._weigh(read[0])
         self._watched.reach(version, None if read is None else read[1])
 
     def _take(self, entry: LogEntry, stamp: Hashable) -> None:
         """Apply the next commit."""
         self._apply(entry.actions)
+        self._weigh(entry)
         self._watched.reach(entry.version, stamp)
         self._commits[entry.version] = _facts(entry)
+
+    def _weigh(self, entry: LogEntry) -> None:
+        """Add up the files of a micro-batch's commit, except those that the commit only marks rows in."""
+        removed = {file["path"] for file in entry.of("remove")}
+        added = sum(int(file["size"]) for file in entry.of("add") if file["path"] not in removed)
+        self.noted_bytes |= {str(txn["appId"]): added for txn in entry.of("txn")}
 
     def _apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
         for action in actions:

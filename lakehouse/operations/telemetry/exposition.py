@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lakehouse.operations.telemetry.values import Observation, StreamState, Word
+from lakehouse.common.errors import StoreWord
+from lakehouse.operations.telemetry.values import Observation, StreamState
+from lakehouse.operations.telemetry.words import StoreState, Word
 
 _Samples = list[tuple[list[str], float]]
 
@@ -171,6 +173,25 @@ def _health(state: StreamState) -> _Samples:
     return [([state.name, word.value], float(word is state.health.word)) for word in Word]
 
 
+def _health_since(state: StreamState) -> _Samples:
+    return [] if state.health.since is None else [([state.name], _seconds(state.health.since))]
+
+
+def _stores(state: StreamState) -> Iterator[tuple[list[str], StoreState]]:
+    """Yield the state of each store of each export, with its labels."""
+    for query in state.queries:
+        for store in query.stores:
+            yield [state.name, _table(query.name), store.name], store
+
+
+def _store_words(state: StreamState) -> _Samples:
+    return [([*of, word.value], float(word is one.word)) for of, one in _stores(state) for word in StoreWord]
+
+
+def _store_since(state: StreamState) -> _Samples:
+    return [(of, _seconds(one.since)) for of, one in _stores(state) if one.since is not None]
+
+
 def _seconds(moment: datetime) -> float:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
 
@@ -179,6 +200,7 @@ _PARTITION = ["stream", "topic", "partition"]
 _LAYER = ["stream", "layer", "table", "source"]
 _TABLE = ["stream", "table"]
 _QUERY = ["stream", "layer", "table"]
+_STORE = ["stream", "table", "store"]
 
 _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], ...] = (
     ("lag_records", "Records in a topic partition that bronze has not landed.", _PARTITION, _lag_records),
@@ -227,4 +249,17 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ),
     ("layer_processes", "Processes that run a layer of a stream.", ["stream", "layer"], _layers_run),
     ("health", "1 for the word that describes a stream's health, otherwise 0.", ["stream", "word"], _health),
+    (
+        "health_since_seconds",
+        "Time when a stream's health began, since the epoch.",
+        ["stream"],
+        _health_since,
+    ),
+    (
+        "store_state",
+        "1 for the word that describes the state of a store of a gold table's export, otherwise 0.",
+        [*_STORE, "word"],
+        _store_words,
+    ),
+    ("store_since_seconds", "Time when a store's state began, since the epoch.", _STORE, _store_since),
 )

@@ -1,4 +1,4 @@
-"""Derive the health of each stream, as one word, and the backlogs of all streams. No I/O."""
+"""Derive the health of each stream and the state of each store, and the backlogs of all streams. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.common.quantities import roughly_told_s
 from lakehouse.engine.layers import LAYERS
+from lakehouse.engine.progress.sent import Lacking
 from lakehouse.operations.telemetry.values import (
     Backlog,
-    Health,
     LayerLag,
     PartitionLag,
     QueryRun,
@@ -20,8 +21,8 @@ from lakehouse.operations.telemetry.values import (
     Refused,
     StreamGate,
     StreamState,
-    Word,
 )
+from lakehouse.operations.telemetry.words import Health, StoreState, Word
 
 _ORDER = tuple(Word)
 
@@ -54,7 +55,7 @@ def health_of(
     for backlog in _backlogs(partitions, layers, queries, unrun):
         found += _unread(backlog, unrun, now, lag_limit)
     found += _hidden(partitions, now, lag_limit)
-    found += [_lacking(query) for query in queries if query.behind]
+    found += [_lacking(query, one) for query in queries for one in query.stores if one.lacks_rows]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
     found += [_refusing(one) for one in refused if one.is_over]
@@ -72,6 +73,41 @@ def health_of(
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
         return _unrun(worst, unrun, queries, is_done=is_done)
     return worst
+
+
+def store_state(
+    name: str,
+    lag: LayerLag,
+    lacking: Lacking | None,
+    *,
+    away: str | None,
+    is_held: bool,
+    is_run: bool,
+    now: datetime,
+    lag_limit: timedelta,
+) -> StoreState:
+    """Return the state of a store that an export fills.
+
+    `lag` is the export's backlog, and `lacking` what the export has noted about the store. `away` is the
+    reason why an observer cannot reach the store, if it has tried. With `is_held`, the gate holds rows back.
+    """
+    if away is not None:
+        since = lacking.since if lacking is not None and lacking.word is StoreWord.AWAY else None
+        return StoreState(name, StoreWord.AWAY, away, since, lacks_rows=lacking is not None)
+    if lacking is not None:
+        last = "" if is_run else f"; no process runs {lag.query}, so this is from its last attempt"
+        return StoreState(name, lacking.word, f"{lacking.reason}{last}", lacking.since, lacks_rows=True)
+    if is_held:
+        return StoreState(name, StoreWord.WELL, "the gate is closed and holds rows back")
+    if lag.records is None or (lag.records and lag.seconds is None):
+        return StoreState(name, StoreWord.UNKNOWN, f"it is unknown how long rows have waited: {lag.reason}")
+    waited = timedelta(seconds=lag.seconds or 0.0)
+    if lag.records and waited > lag_limit:
+        wait = "1 row waits" if lag.records == 1 else f"{lag.records:,} rows wait"
+        reason = f"{wait} for {lag.query}, the oldest since {now - waited:%F %T} UTC"
+        return StoreState(name, StoreWord.BEHIND, reason, now - waited)
+    well = f"no row has waited longer than {lag_limit.total_seconds():,.0f} s"
+    return StoreState(name, StoreWord.WELL, well if lag.records else "every row has been sent")
 
 
 def worst_first(states: Iterable[StreamState]) -> list[StreamState]:
@@ -265,11 +301,10 @@ def _hidden(partitions: Sequence[PartitionLag], now: datetime, limit: timedelta)
         yield Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since)
 
 
-def _lacking(query: QueryState) -> Health:
-    """Return the health of an export when some of its stores lack rows."""
-    stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
-    what = f"{stores} {verb} rows that {query.name} sent to other stores (unavailable or full)"
-    return Health(Word.BEHIND, f"{what}; the export sends them once it can")
+def _lacking(query: QueryState, store: StoreState) -> Health:
+    """Return the health of a stream when a store lacks rows of an export."""
+    what = f"{store.name} lacks rows of {query.name} because it is {store.word}: {store.reason}"
+    return Health(Word.BEHIND, what, store.since)
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:

@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from lakehouse.common.background import beside
 from lakehouse.engine.ops_tables.history import HISTORY, Sample, append
 from lakehouse.operations.telemetry.health import waiting_of
-from lakehouse.operations.telemetry.values import Observation, PartitionLag, StreamState, Word
+from lakehouse.operations.telemetry.values import Observation, PartitionLag, StreamState
+from lakehouse.operations.telemetry.words import Word
 from lakehouse.storage.spark.query_errors import what_of
 from lakehouse.storage.tables.specs import EPOCH
 

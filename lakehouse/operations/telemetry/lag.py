@@ -22,32 +22,33 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from lakehouse.common.errors import SettingsError, StoreWord
 from lakehouse.engine.ops_tables.event_table import EVENTS
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import measures, progress, runs
 from lakehouse.operations.telemetry.broker import Broker, Ends
 from lakehouse.operations.telemetry.delta_log import Log
-from lakehouse.operations.telemetry.health import health_of
+from lakehouse.operations.telemetry.health import health_of, store_state
 from lakehouse.operations.telemetry.progress import ExportProgress
 from lakehouse.operations.telemetry.queries import StreamQuery, gate_of, queries_of, tables_of
 from lakehouse.operations.telemetry.small_tables import AuditsAndStops, Gates, OpenLetters
 from lakehouse.operations.telemetry.values import (
-    Health,
     LayerLag,
     Observation,
     PartitionLag,
     QueryState,
     Run,
     StreamState,
-    Word,
 )
+from lakehouse.operations.telemetry.words import Health, StoreState, Word
 from lakehouse.settings import Settings
+from lakehouse.sinks.registry import LEAD, used_by
 from lakehouse.storage.files import files_of
 from lakehouse.storage.spark.query_errors import what_of
 from lakehouse.storage.tables.specs import LEASE, Position, TableSpec, path_of
 from lakehouse.streams.contract import OWN_TIME
-from lakehouse.streams.definition import Stream
+from lakehouse.streams.definition import MergedTable, Stream
 
 _RECENT_S = 0.5
 _FRESH = timedelta(days=1)
@@ -105,6 +106,7 @@ class Observer:
                 gates=self._gates,
                 happenings=self._happenings,
                 runs=runs.read_runs(self._settings.home, now),
+                now=now,
             )
             states = tuple(one.state(seen, now) for one in self._streams)
             self._latest = Observation(
@@ -188,6 +190,7 @@ class _Seen:
     gates: Gates
     happenings: AuditsAndStops
     runs: Sequence[Run]
+    now: datetime
 
 
 def _log_named(settings: Settings, name: str) -> Log:
@@ -210,6 +213,7 @@ class _Watched:
             )
             for kept in stream.tables
         }
+        self._stores = {f"export.{kept.name}": stores_of(kept, settings) for kept in stream.tables}
         self.topics = tuple(settings.topic(source.topic) for source in stream.sources)
         self._reason: str | None = None
 
@@ -261,9 +265,38 @@ class _Watched:
             lake_reason=self._reason,
             refused=seen.happenings.refused_of(name) if has_lake else (),
         )
-        return replace(state, health=self._health(state, seen, now))
+        unrun = runs.unrun(state.queries, state.runs, seen.happenings.stops_of(name), now)
+        queries = tuple(replace(one, stores=self._states(one, state, seen, unrun)) for one in state.queries)
+        state = replace(state, queries=queries)
+        return replace(state, health=self._health(state, seen, unrun))
 
-    def _health(self, state: StreamState, seen: _Seen, now: datetime) -> Health:
+    def _states(
+        self, query: QueryState, state: StreamState, seen: _Seen, unrun: Mapping[str, datetime | None]
+    ) -> tuple[StoreState, ...]:
+        """Return the state of each store that an export fills."""
+        if query.name not in self._stores:
+            return ()
+        stores = self._stores[query.name]
+        lag = next((one for one in state.layers if one.query == query.name), None)
+        if lag is None:
+            reason = seen.lake_reason or self._reason or "the lake cannot be read"
+            return tuple(StoreState(name, StoreWord.UNKNOWN, reason) for name in stores)
+        lacking = self._sent[query.name].lacking
+        return tuple(
+            store_state(
+                name,
+                lag,
+                lacking.get(name),
+                away=seen.broker_reason if name == LEAD.name else None,
+                is_held=state.gate is not None and not state.gate.is_open,
+                is_run=query.layer not in unrun,
+                now=seen.now,
+                lag_limit=timedelta(seconds=self._settings.telemetry.lag_limit_s),
+            )
+            for name in stores
+        )
+
+    def _health(self, state: StreamState, seen: _Seen, unrun: Mapping[str, datetime | None]) -> Health:
         lake_reason = seen.lake_reason or self._reason
         if lake_reason is not None:
             return Health(Word.UNKNOWN, lake_reason)
@@ -273,8 +306,8 @@ class _Watched:
             state.queries,
             gate=state.gate,
             newest_event=state.newest_event,
-            unrun=runs.unrun(state.queries, state.runs, seen.happenings.stops_of(state.name), now),
-            now=now,
+            unrun=unrun,
+            now=seen.now,
             lag_limit=timedelta(seconds=self._settings.telemetry.lag_limit_s),
             fresh=_FRESH,
             refused=state.refused if state.open_letters != 0 else (),
@@ -315,8 +348,16 @@ class _Watched:
         if query.target is None:
             sent = self._sent[query.name]
             done = None if sent.position is None else sent.position.version - 1
-            behind = () if done is None else sent.behind
-            return QueryState(query.name, query.layer, done, None if done is None else sent.at, behind)
+            return QueryState(query.name, query.layer, done, None if done is None else sent.at)
         log = self._logs[query.target]
-        at = progress.written_at(log, query.name)
-        return QueryState(query.name, query.layer, None if at is None else log.version, at)
+        at, size = progress.written_at(log, query.name), progress.written_bytes(log, query.name)
+        return QueryState(query.name, query.layer, None if at is None else log.version, at, size)
+
+
+def stores_of(table: MergedTable, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the stores that a table is exported to, the lead first."""
+    lead = () if LEAD.place(table, settings) is None else (LEAD.name,)
+    try:
+        return (*lead, *(kind.name for kind in used_by(table, settings)))
+    except SettingsError:  # a run refuses these settings
+        return lead

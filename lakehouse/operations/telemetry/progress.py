@@ -7,6 +7,7 @@ from datetime import datetime
 
 from lakehouse.engine.progress import sent
 from lakehouse.engine.progress.positions import application, offsets_in, position_in, sources_in
+from lakehouse.engine.progress.sent import Lacking
 from lakehouse.operations.telemetry.delta_log import Log, from_ms
 from lakehouse.storage.files import Found, files_of
 from lakehouse.storage.tables.specs import Position, Progress
@@ -33,12 +34,20 @@ def written_at(log: Log, query: str) -> datetime | None:
     return None if at is None else from_ms(at)
 
 
+def written_bytes(log: Log, query: str) -> int | None:
+    """Return the size of the files that the query's last micro-batch added to its target table, if known."""
+    prefix = application(query, "")
+    last = max(
+        (name for name in log.noted_ms if name.startswith(prefix)), key=log.noted_ms.__getitem__, default=""
+    )
+    return log.noted_bytes.get(last)
+
+
 class ExportProgress:
     """An export's progress, read from its note in the lake at the last `refresh`.
 
-    `position` is None before the first micro-batch, or if the note belongs to a different table. `behind`
-    names the stores that lack some rows before the position, because they were unavailable or full. `at` is
-    the time of the note (UTC).
+    `position` is None before the first micro-batch, or if the note belongs to a different table. `lacking`
+    says why which stores lack rows. `at` is the time of the last micro-batch (UTC).
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:
@@ -47,7 +56,7 @@ class ExportProgress:
         self._found: Found | None = None
         self.at: datetime | None = None
         self._noted: Progress | None = None
-        self.behind: tuple[str, ...] = ()
+        self.lacking: Mapping[str, Lacking] = {}
 
     @property
     def position(self) -> Position | None:
@@ -59,9 +68,9 @@ class ExportProgress:
         """Read the note if it has changed."""
         found = self._files.find(self._name)
         if found is None:
-            self.at, self._noted, self.behind = None, None, ()
+            self.at, self._noted, self.lacking = None, None, {}
         elif self._found is None or found.stamp != self._found.stamp:
             text = found.text()
-            self._noted, self.at = sent.progress_in(text), from_ms(found.modified_ms)
-            self.behind = tuple(sorted(sent.behind_in(text)))
+            self._noted, self.lacking = sent.progress_in(text), sent.lacking_in(text)
+            self.at = sent.at_in(text) or from_ms(found.modified_ms)  # earlier versions noted no time
         self._found = found

@@ -9,54 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
-
-class Word(StrEnum):
-    """A stream's health in one word, from best to worst.
-
-    IDLE      no process is running the stream, and no record has waited too long; or some of its layers are
-              not running, but every record has been processed
-    EMPTY     silver has not accepted any records yet
-    STALE     the newest event is too old
-    BEHIND    records have waited longer than allowed even though micro-batches are being written; or a
-              producer's open transaction has hidden records for longer than allowed; or a store lacks rows
-    REFUSING  silver has refused a larger share of its records than allowed, and dead letters are open
-    UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
-    BLOCKED   the gate is closed
-    FAILING   a step has failed and is being retried
-    STALLED   records have waited longer than allowed, and no micro-batch has been written in that time
-    STOPPED   records are waiting for a layer that no process is running
-    """
-
-    WELL = "well"
-    IDLE = "idle"
-    EMPTY = "empty"
-    STALE = "stale"
-    BEHIND = "behind"
-    REFUSING = "refusing"
-    UNKNOWN = "unknown"
-    BLOCKED = "blocked"
-    FAILING = "failing"
-    STALLED = "stalled"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True)
-class Health:
-    """A stream's health, the reason, and when it began (None if unknown).
-
-    `is_unrun` is true if the reason says that no process runs the stream or some of its layers.
-    """
-
-    word: Word
-    reason: str
-    since: datetime | None = None
-    is_unrun: bool = False
+from lakehouse.operations.telemetry.words import Health, StoreState
 
 
 @dataclass(frozen=True)
@@ -142,15 +100,17 @@ class QueryState:
     """A query's progress, as recorded in its target table or in an export's note.
 
     `done` is the target table's version, or the last version that an export has sent. `done_at` is the time
-    of the last micro-batch. `done` and `done_at` are None before the first micro-batch. `behind` names the
-    stores that lack an export's rows because they were unavailable or full.
+    of the last micro-batch. `done` and `done_at` are None before the first micro-batch. `size_bytes` is the
+    size of the files that the last micro-batch added; None if unknown, and for an export. `stores` contains
+    the state of each store that an export fills.
     """
 
     name: str
     layer: str
     done: int | None
     done_at: datetime | None
-    behind: tuple[str, ...] = ()
+    size_bytes: int | None = None
+    stores: tuple[StoreState, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ const LINES = 200;
 
 /**
  * Ask for confirmation, then send `body` to /api/v1/actions. Resolves to the finished action, or to null
- * if no action has finished.
+ * if no action has finished. With `first`, the action `first.body` must succeed before the button can be pressed;
+ * its result is shown, and `first.done` is called with it.
  */
-export function confirmed({ title, text, verb, body, isDangerous = false }) {
+export function confirmed({ title, text, verb, body, isDangerous = false, first = null }) {
   return new Promise((resolve) => {
     let ended = null;
     let isOpen = true;
+    let isStarted = false;
+    const foretold = el("div", { class: "foretold", "aria-live": "polite" });
     const said = el("div", { class: "said", "aria-live": "polite" });
     const lines = el("pre", { class: "lines", tabindex: "0", "aria-label": "Output", hidden: true });
     const go = el("button", { type: "button", class: isDangerous ? "main danger" : "main", key: "go" }, verb);
@@ -26,11 +29,34 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
       { "aria-labelledby": "confirm-title", class: "small" },
       el("h2", { id: "confirm-title" }, title),
       ...[text].flat().map((one) => el("p", {}, one)),
+      foretold,
       said,
       lines,
       el("div", { class: "buttons" }, leave, stop, go),
     );
+    const foretell = async () => {
+      let isCancelled = false;
+      go.disabled = true;
+      swap(foretold, el("p", { class: "muted" }, "Counting the letters that would pass now …"));
+      try {
+        const found = await followed(first.body, (action) => {
+          if (!isOpen && !isCancelled) {
+            isCancelled = true; // nobody waits for it any more
+            cancel(action).catch(() => {});
+          }
+        });
+        const isDone = found.status === "succeeded";
+        swap(foretold, ...(isDone ? result(found.result) : [el("p", { class: "trouble" }, "The dry run failed, so nothing can be replayed.")]));
+        isDone || tell(said, lines, found);
+        go.disabled = !isDone;
+        isDone && first.done(found);
+        isOpen && isDone && go.focus();
+      } catch (problem) {
+        swap(foretold, el("p", { class: "trouble" }, problem.message));
+      }
+    };
     go.addEventListener("click", async () => {
+      isStarted = true;
       go.disabled = true;
       leave.textContent = "Close";
       leave.focus();
@@ -45,7 +71,7 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
       } catch (problem) {
         swap(said, el("p", { class: "trouble" }, problem.message));
         stop.hidden = true;
-        go.disabled = false;
+        go.disabled = isStarted = false;
       }
       isOpen || resolve(ended);
     });
@@ -53,7 +79,7 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
       stop.disabled = true;
       leave.focus();
       try {
-        await ask(`/api/v1/actions/${encodeURIComponent(running.id)}`, { method: "DELETE" });
+        await cancel(running);
       } catch (problem) {
         swap(said, el("p", { class: "trouble" }, problem.message));
         stop.disabled = false;
@@ -62,14 +88,19 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
     dialog.addEventListener("close", () => {
       isOpen = false;
       dialog.remove();
-      if (!go.disabled || ended !== null) {
+      if (!isStarted || ended !== null) {
         resolve(ended);
       }
     });
     document.getElementById("dialogs").append(dialog);
     dialog.showModal();
     go.focus();
+    first === null || foretell();
   });
+}
+
+function cancel({ id }) {
+  return ask(`/api/v1/actions/${encodeURIComponent(id)}`, { method: "DELETE" });
 }
 
 async function followed(body, tellOf) {

@@ -15,15 +15,16 @@ const DASHES = [[], [6, 4], [2, 3]];
 /** An axis of durations in seconds. */
 export const DURATIONS = { label: "duration", tell: seconds, incrs: [0.1, 0.5, ...STEPS] };
 
-/** A chart of one series: its average, and the bands p50 to p90 and p90 to p99. `axis` is as in `lines`. */
-export function bands(name, points, windowSeconds, axis) {
-  const [line, wide, close] = ["--line-1", "--band-wide", "--band-close"].map(colour);
+/** A chart of one series in the colour of the series `of`: its average, and the bands p50 to p90 and p90 to p99. `axis` is as in `lines`. */
+export function bands(name, of, points, windowSeconds, axis) {
+  const line = lineOf(of).stroke;
+  const [wide, close] = [`${line}1a`, `${line}38`]; // with an alpha of 10 and 22 %
   const { at, columns } = spread(points, windowSeconds, ["p99", "p90", "p50", "avg", "min", "max"]);
   const series = [
     { label: "p99", stroke: line, width: 1, dash: [2, 3], points: { show: false } },
     { label: "p90", stroke: line, width: 1, dash: [6, 4], points: { show: false } },
     { label: "p50", stroke: line, width: 2 },
-    { label: "avg", stroke: colour("--line-2"), width: 2 },
+    { label: "avg", stroke: line, width: 2, dash: [10, 3, 2, 3] },
     { label: "min", show: false, stroke: colour("--muted"), width: 1 },
     { label: "max", show: false, stroke: colour("--muted"), width: 1 },
   ];
@@ -38,28 +39,48 @@ export function bands(name, points, windowSeconds, axis) {
   return chart(`${name}: percentiles and average`, points, windowSeconds, [at, ...columns], options);
 }
 
-let places = new Map();
+const KEY = "lakehouse.series";
+const STYLES = COLOURS.length * DASHES.length;
+const places = new Map(remembered()); // the number of each series' style, the series shown longest ago first
 
 /**
- * Give each series name a colour and a dash, the same in all charts. Names that are shown already keep theirs;
- * new names get free ones in alphabetical order. Call it with the names of all charts before drawing them.
+ * Give each series name a colour and a dash, the same in all charts, which this browser remembers. New names get free
+ * ones in alphabetical order, or else those of the series shown longest ago. Call it with the names of all charts
+ * before drawing them.
  */
 export function distinguish(names) {
-  const shown = new Set(names);
-  const kept = new Map([...places].filter(([name]) => shown.has(name)));
-  const taken = new Set(kept.values());
-  let free = 0;
-  for (const name of [...shown].filter((one) => !kept.has(one)).sort()) {
-    while (taken.has(free)) {
+  const shown = [...new Set(names)].sort();
+  for (const name of shown.filter((one) => places.has(one))) {
+    const at = places.get(name);
+    places.delete(name);
+    places.set(name, at);
+  }
+  for (const name of shown.filter((one) => !places.has(one))) {
+    const old = places.size < STYLES ? undefined : [...places.keys()].find((one) => !shown.includes(one));
+    const taken = new Set(places.values());
+    let free = places.get(old) ?? 0;
+    while (old === undefined && taken.has(free)) {
       free += 1;
     }
-    taken.add(free);
-    kept.set(name, free);
+    places.delete(old);
+    places.set(name, free);
   }
-  places = kept;
+  try {
+    localStorage.setItem(KEY, JSON.stringify([...places]));
+  } catch {
+    // The colours last as long as the page.
+  }
 }
 
-/** The style of a series' line; the first 24 names have different styles. */
+function remembered() {
+  try {
+    return JSON.parse(localStorage.getItem(KEY) ?? "[]").filter(([, at]) => Number.isInteger(at));
+  } catch {
+    return [];
+  }
+}
+
+/** The style of a series' line; up to 24 names have different styles. */
 function lineOf(name) {
   const at = places.get(name) ?? 0;
   const index = at % COLOURS.length;

@@ -23,8 +23,11 @@ export function drawn(table, rows, wanted) {
   }
   const series = grouped(table, rows, wanted);
   if (series.length === 1 && numeric.includes("p50") && numeric.includes("p99")) {
-    const unit = unitOf(metricOf(table, series[0].rows[0]));
-    return bands(series[0].name, points(table, series[0].rows), table.windowSeconds, { label: unit || "value" });
+    const [{ name, rows: [row] }] = series;
+    const unit = unitOf(metricOf(table, row));
+    const of = seriesOf(table, row);
+    distinguish([of]);
+    return bands(name, of, points(table, series[0].rows), table.windowSeconds, { label: unit || "value" });
   }
   const apart = unitsOf(table, series);
   const drawable = [...apart].slice(0, MOST_CHARTS).map(([unit, found]) => [unit, found, found.slice(0, MOST_SERIES)]);
@@ -50,14 +53,18 @@ function metricOf(table, row) {
   return columns.length > 1 ? String(row.key[columns.at(-1)]) : "";
 }
 
+/** The name of a row's series without the metric, which has the same colour in all charts. */
+function seriesOf(table, row) {
+  const columns = groupOf(table);
+  return columns.slice(0, Math.max(1, columns.length - 1)).map((column) => row.key[column]).join(" · ");
+}
+
 /** Group series by metric: each metric has its own unit and axis. */
 function unitsOf(table, series) {
-  const columns = groupOf(table);
   const units = new Map();
   for (const one of series) {
     const unit = metricOf(table, one.rows[0]);
-    const name = columns.length > 1 ? columns.slice(0, -1).map((column) => one.rows[0].key[column]).join(" · ") : one.name;
-    units.set(unit, [...(units.get(unit) ?? []), { ...one, name }]);
+    units.set(unit, [...(units.get(unit) ?? []), { ...one, name: seriesOf(table, one.rows[0]) }]);
   }
   return new Map([...units].sort(([one], [other]) => (one < other ? -1 : 1)));
 }

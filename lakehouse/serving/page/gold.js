@@ -8,6 +8,7 @@ import { count, words } from "./format.js";
 import { live, on } from "./live.js";
 import { groupOf, rowsTable, timeOf } from "./rows.js";
 import { sqlOf } from "./sql.js";
+import { ailing, sinceWhen } from "./states.js";
 import { zone } from "./zone.js";
 
 const SPANS = [["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"], ["", "everything"]];
@@ -196,8 +197,8 @@ function sent(query) {
     return [];
   }
   const told = query.done === null ? "nothing sent yet" : [`sent up to version ${count(query.done)} at `, moment(query.doneAt), ` ${zone()}`];
-  const late = query.behind.length === 0 ? null : el("span", { class: "late" }, `▲ ${query.behind.join(", ")}: rows are missing`);
-  return [told, late];
+  const late = ailing({ queries: [query] }).map((one) => el("span", { class: "late" }, `▲ ${one.name} ${one.word}`, " ", sinceWhen(one.since, "")));
+  return [told, ...late];
 }
 
 function same(table, wanted, found) {

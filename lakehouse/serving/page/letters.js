@@ -153,17 +153,23 @@ function lastTry(which) {
 
 /** The three buttons, and the last dry run's result. `body` selects the dead letters, and `what` describes them. */
 export function actionButtons(body, what, isNone, again, which = JSON.stringify(body)) {
-  const done = (ended, isDryRun) => {
-    const { asked, wouldPass } = ended.result ?? {};
-    if (isDryRun && wouldPass !== undefined) {
+  const note = ({ result }) => {
+    const { asked, wouldPass } = result ?? {};
+    if (wouldPass !== undefined) {
       tried.set(which, { at: clock(new Date()).slice(11), what: `${count(wouldPass)} of ${count(asked)}` });
-    } else if (!isDryRun) {
+    }
+  };
+  const done = (ended, isDryRun) => {
+    if (isDryRun) {
+      note(ended);
+    } else {
       tried.clear(); // the open letters have changed
     }
     again();
   };
   const run = async (dialog) => {
-    const ended = await confirmed(dialog);
+    const first = dialog.body.action === "replay" && dialog.body.dryRun !== true && !tried.has(which) ? { body: { ...dialog.body, dryRun: true }, done: note } : null;
+    const ended = await confirmed({ ...dialog, first });
     ended === null || done(ended, dialog.body.dryRun === true);
   };
   const button = (verb, key, dialog, isDangerous = false) =>

@@ -3,7 +3,7 @@
 import { el, fit, say, svg } from "./dom.js";
 import { briefly, clock, compact, count, rate } from "./format.js";
 import { perSecond } from "./live.js";
-import { arriving, lacking, layerOf, tablesOf, total, writtenAgoS } from "./states.js";
+import { ailing, arriving, layerOf, tablesOf, total, writtenAgoS } from "./states.js";
 
 const LAYERS = ["bronze", "silver", "gold", "export"];
 const LATE = new Set(["behind", "stalled", "stopped"]);
@@ -166,6 +166,10 @@ function fill({ texts, edges, stores, room }, stream, now) {
     const kept = lines.filter((one) => one !== null);
     texts[id].forEach((text, index) => fit(text, kept[index] ?? "", room));
   }
+  const worst = new Map(ailing(stream).reverse().map((one) => [`to ${one.name}`, one.word]));
+  for (const { name } of stores) {
+    texts[`to ${name}`][0].parentNode.setAttribute("class", `node to-${name} ${worst.get(`to ${name}`) ?? ""}`);
+  }
   const longest = stream.waiting?.seconds > 0 ? stream.waiting.layer : null;
   // A wait within the limit is not a bottleneck.
   const isLate = LATE.has(stream.health.word);
@@ -197,7 +201,7 @@ function told(stream, stores, now) {
     ],
     letters: [stream.openLetters === null ? "being counted" : `${count(stream.openLetters)} open`],
     gold: layer(stream, "gold", now),
-    ...Object.fromEntries(stores.map(({ name }) => [`to ${name}`, [exported(stream, name, now), gate]])),
+    ...Object.fromEntries(stores.map(({ name }) => [`to ${name}`, [...exported(stream, name, now), gate]])),
   };
 }
 
@@ -219,7 +223,8 @@ function rowRate(stream, name) {
 function exported(stream, store, now) {
   const passed = writtenAgoS(stream, now, "export");
   const sent = passed === null ? "nothing sent yet" : `sent ${briefly(passed)} ago`;
-  return lacking(stream).includes(store) ? "rows are missing" : sent;
+  const worst = ailing(stream).find((one) => one.name === store);
+  return worst === undefined ? [sent] : [`▲ ${worst.word}`, worst.since && `since ${clock(worst.since).slice(5, 16)}`, sent];
 }
 
 function partitions(stream) {

@@ -47,9 +47,22 @@ export function sinceWhen(since, reason) {
   return since && !reason.includes(dated(since)) ? el("span", { class: "muted" }, `since ${dated(since)}`) : null;
 }
 
-/** The stores that lack rows because they were unavailable or full. */
-export function lacking({ queries }) {
-  return [...new Set(queries.flatMap((one) => one.behind))];
+const STORE_WORDS = ["well", "unknown", "behind", "full", "refused", "away"];
+
+/** The state of each store that a stream's exports fill, worst first, with the export's name as `of`. */
+export function storesOf({ queries }) {
+  const all = queries.flatMap((query) => query.stores.map((one) => ({ ...one, of: query.name })));
+  return all.sort((one, other) => STORE_WORDS.indexOf(other.word) - STORE_WORDS.indexOf(one.word));
+}
+
+/** The stores that are away or full, refuse rows or lack them, worst first. */
+export function ailing(stream) {
+  return storesOf(stream).filter((one) => one.word !== "well" && one.word !== "unknown");
+}
+
+/** A reason and what to do, as nodes. */
+export function advice(reason, { todo }) {
+  return prose(`${reason}. ${todo}.`);
 }
 
 /** Records per second that arrive in a stream's topics, over the last 15 seconds, or null if unknown. */

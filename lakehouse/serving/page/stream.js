@@ -4,12 +4,12 @@ import { askIfThere, declared, query } from "./api.js";
 import { badge, el, loading, moment, renew, table } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { finder } from "./finding.js";
-import { ago, briefly, count, dated, seconds, UNKNOWN } from "./format.js";
+import { ago, briefly, bytes, count, dated, seconds, UNKNOWN } from "./format.js";
 import { pastOf } from "./history.js";
 import { live, on } from "./live.js";
 import { happeningsOf } from "./log.js";
 import { pipeline } from "./pipeline.js";
-import { alsoFails, briefReason, failing, isUnrun, lacking, layerOf, sinceWhen, tablesOf, total, troubles } from "./states.js";
+import { advice, alsoFails, briefReason, failing, isUnrun, layerOf, sinceWhen, storesOf, tablesOf, total, troubles } from "./states.js";
 
 export function open(root, parameters, name) {
   document.title = `${name} · lakehouse`;
@@ -64,7 +64,7 @@ function health(state, status) {
   return [
     badge(word),
     alsoFails(state) ? badge("failing", "blocked") : null,
-    el("span", { class: "reason" }, reason),
+    el("span", { class: "reason" }, ...advice(reason, state.health)),
     sinceWhen(since, reason),
   ];
 }
@@ -83,7 +83,7 @@ function told(state, now) {
   ];
 }
 
-/** The backlog of each step in each of its sources, the failing steps, and the stores that lack rows. */
+/** The backlog of each step in each of its sources, its last micro-batch, the failing steps, and each export's stores. */
 function stepsOf(state) {
   const queries = new Map(state.queries.map((one) => [one.name, one]));
   const landed = state.backlogs.find((one) => one.layer === "bronze");
@@ -92,7 +92,7 @@ function stepsOf(state) {
   const last = bronze.map((one) => one.doneAt).filter(Boolean).sort().at(-1);
   const lags = state.layers.map((one) => ({ ...one, ...queries.get(one.query) }));
   const rows = [
-    ...(landed === undefined ? [] : [{ query: "bronze", source: topics.join(", "), ...landed, done: bronze.length === 1 ? bronze[0].done : null, doneAt: last }]),
+    ...(landed === undefined ? [] : [{ query: "bronze", source: topics.join(", "), ...landed, done: bronze.length === 1 ? bronze[0].done : null, doneAt: last, sizeBytes: total(bronze.map((one) => one.sizeBytes)) }]),
     ...lags,
   ].map((one) => [
     one.query,
@@ -102,14 +102,20 @@ function stepsOf(state) {
     count(one.done),
     moment(one.doneAt),
     ...roundOf(state, one.query),
+    bytes(one.sizeBytes),
   ]);
-  const stores = lacking(state);
   return [
     el("h2", {}, "Steps"),
-    table("Steps", ["step", "reads", "waiting", "oldest", "version", "last micro-batch", "rows", "took"], rows, { numeric: ["waiting", "oldest", "version", "rows", "took"], empty: "The steps are unknown." }),
+    table("Steps", ["step", "reads", "waiting", "oldest", "version", "last micro-batch", "rows", "took", "added"], rows, { numeric: ["waiting", "oldest", "version", "rows", "took", "added"], empty: "The steps are unknown." }),
     ...failing(state).map((one) => el("p", { class: "trouble" }, `${one.name} fails: ${one.error}`)),
-    stores.length === 0 ? null : el("p", { class: "late" }, `${stores.join(", ")}: rows are missing`),
+    el("h2", {}, "Stores"),
+    storeTable(state),
   ];
+}
+
+function storeTable(state) {
+  const rows = storesOf(state).map((one) => [one.name, one.of, badge(one.word), moment(one.since), el("span", { class: "message" }, ...advice(one.reason, one))]);
+  return table("Stores", ["store", "export", "state", "since", "why, and what to do"], rows, { empty: "This stream is not exported." });
 }
 
 /** The rows of a step's last micro-batch and the seconds that it took, as its process reports them. For `bronze`, all steps are added up. */

@@ -4,7 +4,7 @@ import { query } from "./api.js";
 import { badge, calm, el, exact, renew, scrolling, swap } from "./dom.js";
 import { briefly, compact, count, UNKNOWN } from "./format.js";
 import { lastDay, MEASURES, sparkline } from "./history.js";
-import { alsoFails, arriving, briefReason, failing, isUnrun, lacking, landing, sinceWhen, writtenAgoS } from "./states.js";
+import { advice, ailing, alsoFails, arriving, briefReason, failing, isUnrun, landing, sinceWhen, writtenAgoS } from "./states.js";
 
 const CAPTION = "Streams, worst first";
 const GROUPS = [
@@ -125,8 +125,8 @@ function written(stream, now, layer) {
 }
 
 function sent(stream, now) {
-  const stores = lacking(stream);
-  return stores.length === 0 ? written(stream, now, "export") : el("span", { class: "late" }, `▲ ${stores.join(", ")} ${stores.length === 1 ? "lacks" : "lack"} rows`);
+  const stores = [...new Set(ailing(stream).map((one) => `${one.name} ${one.word}`))];
+  return stores.length === 0 ? written(stream, now, "export") : el("span", { class: "late" }, `▲ ${stores.join(", ")}`);
 }
 
 /** The longest wait; "≥" if another layer's backlog is unknown. */
@@ -150,29 +150,37 @@ function told(status) {
   const lines = new Map();
   for (const stream of status.streams) {
     for (const cause of causes(stream, status)) {
-      const key = JSON.stringify([cause.word, cause.what]);
-      lines.set(key, { ...cause, names: [...(lines.get(key)?.names ?? []), stream.name] });
+      const key = JSON.stringify([cause.word, cause.said]);
+      lines.set(key, { ...cause, names: new Set([...(lines.get(key)?.names ?? []), stream.name]) });
     }
   }
-  return [...lines.values()].map(({ word, kind, what, since, names }) =>
+  return [...lines.values()].map(({ word, kind, said, what = said, since, names }) =>
     el(
       "li",
       {},
       badge(word, kind ?? word),
-      el("strong", {}, names.join(", ")),
+      el("strong", {}, [...names].join(", ")),
       el("span", { class: "reason" }, what),
-      names.length === 1 ? sinceWhen(since, what) : null,
+      names.size === 1 ? sinceWhen(since, said) : null,
     ),
   );
+}
+
+/** A line that also says what to do. */
+function advised(word, said, state) {
+  return { word, said, what: advice(said, state), since: state.since };
 }
 
 function causes(stream, status) {
   const { health, gate } = stream;
   const isClosed = gate !== null && !gate.isOpen && health.word !== "blocked";
   return [
-    ...(health.word === "well" ? [] : [{ word: health.word, what: briefReason(stream, status), since: health.since }]),
-    ...(isClosed ? [{ word: "gate closed", kind: "blocked", what: gate.reasons.join("; "), since: gate.changedAt }] : []),
-    ...failing(stream).map((one) => ({ word: "failing", kind: "blocked", what: `${one.name}: ${one.error}` })),
-    ...(isUnrun(stream) ? [{ word: "not run", kind: "behind", what: "no running process" }] : []),
+    ...(health.word === "well" ? [] : [advised(health.word, briefReason(stream, status), health)]),
+    ...(isClosed ? [{ word: "gate closed", kind: "blocked", said: gate.reasons.join("; "), since: gate.changedAt }] : []),
+    ...failing(stream).map((one) => ({ word: "failing", kind: "blocked", said: `${one.name}: ${one.error}` })),
+    ...ailing(stream)
+      .filter((one) => (one.lacksRows || one.word === "away") && !health.reason.includes(one.reason) && one.reason !== status.brokerReason)
+      .map((one) => advised(one.word, `${one.name}: ${one.reason}`, one)),
+    ...(isUnrun(stream) ? [{ word: "not run", kind: "behind", said: "no running process" }] : []),
   ];
 }

@@ -51,9 +51,14 @@ def unsent(state: StreamState, query: QueryState | None, source: str, version: i
     parts = [] if query.done >= version else [unread(state, query.name, source)]
     if state.gate is not None and not state.gate.is_open:
         parts.append(f"the gate is closed: {'; '.join(state.gate.reasons)}")
-    if query.behind:
-        parts.append(f"{' and '.join(query.behind)} may lack rows that were sent to other stores")
+    if lacking := behind(query):
+        parts.append(f"{' and '.join(lacking)} may lack rows that were sent to other stores")
     return "; ".join(part for part in parts if part is not None) or None
+
+
+def behind(query: QueryState) -> tuple[str, ...]:
+    """Return the names of the stores that lack rows of an export."""
+    return tuple(one.name for one in query.stores if one.lacks_rows)
 
 
 def rows_waiting(state: StreamState, query: str, source: str) -> int | None:

@@ -240,7 +240,7 @@ class RecordSearch:
             sent_version=None if query is None else query.done,
             sent_at=None if query is None else query.done_at,
             rows_waiting=record_reasons.rows_waiting(state, query_name, name),
-            behind=() if query is None else query.behind,
+            behind=() if query is None else record_reasons.behind(query),
             reason=record_reasons.unsent(state, query, name, version),
         )
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from lakehouse.common.errors import SinkTroubleError
+from lakehouse.common.errors import SinkTroubleError, StoreWord
 from lakehouse.common.printable import printable
 
 URL = "postgres.url"
@@ -20,15 +20,21 @@ _OF_A_ROW = ("22", "54")
 class PostgresTroubleError(SinkTroubleError):
     """PostgreSQL is unreachable or full, or refuses a statement."""
 
+    word = StoreWord.REFUSED
+
 
 class _Meaning(NamedTuple):
-    """What PostgreSQL does, and the remedy. PostgreSQL's own message is printed between these two phrases."""
+    """What PostgreSQL does, the remedy, and its state. PostgreSQL's own message is between the phrases."""
 
     does: str
     todo: str
+    word: StoreWord = StoreWord.REFUSED
 
 
-_AWAY = _Meaning("is unreachable", f"is {URL} right?")
+_AWAY = _Meaning("is unreachable", f"is {URL} right?", StoreWord.AWAY)
+_DENIED = _Meaning("has refused the connection", f"is {URL} right?")
+_FATAL = "FATAL:"  # from the server; libpq's connection errors have no SQLSTATE
+_NOT_NOW = ("starting up", "shutting down", "recovery", "terminating", "too many", "connection slots")
 _REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md lists the requirements")
 _MEANINGS = {
     # Server errors: the rows wait, and sending them is retried on a schedule.
@@ -37,35 +43,50 @@ _MEANINGS = {
     "57014": _Meaning(
         "has cancelled a statement of the export{of}",
         "it is retried; if no retry succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
+        StoreWord.BEHIND,
     ),
     "57P05": _Meaning(
-        "has closed the connection for the export{of} because it was idle", "the export reconnects"
+        "has closed the connection for the export{of} because it was idle",
+        "the export reconnects",
+        StoreWord.BEHIND,
     ),
     "25P03": _Meaning(
         "has closed the connection for the export{of} because a transaction was idle",
         "it is retried; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
+        StoreWord.BEHIND,
     ),
     "25P04": _Meaning(
         "has canceled a transaction during the export{of} because it took too long",
         "it is retried; raise transaction_timeout for this user (ALTER ROLE … SET)",
+        StoreWord.BEHIND,
     ),
     "55P03": _Meaning(
         "did not grant the export{of} the locks it needs",
         "it is retried; pg_stat_activity and pg_locks show which session holds them",
+        StoreWord.BEHIND,
     ),
-    "40": _Meaning("has canceled a transaction during the export{of} because of a conflict", "it is retried"),
+    "40": _Meaning(
+        "has canceled a transaction during the export{of} because of a conflict",
+        "it is retried",
+        StoreWord.BEHIND,
+    ),
     "25006": _Meaning(
         "is read-only, so rows{of} wait",
         f"it is a standby, and {URL} must name the primary, even after a failover; or "
         "default_transaction_read_only is on for the server, the database or this user",
     ),
     "53": _Meaning(
-        "has run out of a resource, so rows{of} wait", "they are sent once the resource is available"
+        "has run out of a resource, so rows{of} wait",
+        "they are sent once the resource is available",
+        StoreWord.FULL,
     ),
-    "53100": _Meaning("has no disk space left, so rows{of} wait", "they are sent once there is space"),
+    "53100": _Meaning(
+        "has no disk space left, so rows{of} wait", "they are sent once there is space", StoreWord.FULL
+    ),
     "53300": _Meaning(
         "has reached its connection limit, so rows{of} wait",
         "raise max_connections, or close other connections",
+        StoreWord.AWAY,
     ),
     "58": _Meaning(
         "reported an internal error during the export{of}", "see PostgreSQL's log; the export is retried"
@@ -115,7 +136,8 @@ def reported(table: str | None = None) -> Iterator[None]:
     except psycopg.Error as error:
         meaning = _meaning(error)
         does = meaning.does.format(of="" if table is None else f" of gold.{table}")
-        raise PostgresTroubleError(f"PostgreSQL {does}: {what(error)}; {meaning.todo}") from None
+        said = f"PostgreSQL {does}: {what(error)}; {meaning.todo}"
+        raise PostgresTroubleError(said, meaning.word) from None
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:
@@ -135,9 +157,15 @@ def what(error: psycopg.Error) -> str:
 def _meaning(error: psycopg.Error) -> _Meaning:
     state = error.sqlstate
     if state is None:
-        return _AWAY if isinstance(error, psycopg.OperationalError) else _REFUSES
+        return _of_connection(error) if isinstance(error, psycopg.OperationalError) else _REFUSES
     known = (_MEANINGS.get(state[:length]) for length in (5, 2))
     return next((one for one in known if one is not None), _REFUSES)
+
+
+def _of_connection(error: psycopg.OperationalError) -> _Meaning:
+    said, needs_password = str(error), error.pgconn is not None and error.pgconn.needs_password
+    is_answer = needs_password or (_FATAL in said and not any(one in said for one in _NOT_NOW))
+    return _DENIED if is_answer else _AWAY
 
 
 _DEFAULTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "application_name": "lakehouse"}

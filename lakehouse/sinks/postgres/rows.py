@@ -28,7 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from lakehouse.common.errors import TableError
+from lakehouse.common.errors import StoreWord, TableError
 from lakehouse.common.printable import printable
 from lakehouse.sinks.change import REFUSED, TOO_LARGE, Change, UnsentRow, next_chunk
 from lakehouse.sinks.outgoing import changes_of, outgoing
@@ -172,11 +172,13 @@ class ToPostgres:
             position = standing.position
             if position is None and not (sending.is_first and standing.is_empty):
                 raise PostgresTroubleError(
-                    f"{LABEL} is missing rows of gold.{self._sql.name}; the export will add them"
+                    f"{LABEL} is missing rows of gold.{self._sql.name}; the export will add them",
+                    StoreWord.BEHIND,
                 )
             if position is not None and position.is_before(span.before):
                 raise PostgresTroubleError(
-                    f"{LABEL} has gold.{self._sql.name} up to {position}; the export will catch up"
+                    f"{LABEL} has gold.{self._sql.name} up to {position}; the export will catch up",
+                    StoreWord.BEHIND,
                 )
             if position is not None and not position.is_before(span.after):
                 connection.rollback()

@@ -22,7 +22,7 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from lakehouse.common.errors import ServiceError, SinkTroubleError
+from lakehouse.common.errors import ServiceError, SinkTroubleError, StoreWord
 from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
 
 CLUSTER = (
@@ -34,35 +34,45 @@ WRONG_TYPE = "WRONGTYPE"
 """The error code for a key of the wrong type. The message contains it even if a script accessed the key."""
 
 _ACCESS = "docs/redis.md (Access) lists the rights that the user in redis.url needs"
-_REFUSED = "has refused the user in redis.url", "check its name and password"
+_REFUSED = "has refused the user in redis.url", "check its name and password", StoreWord.REFUSED
+_LOADING = "is loading its data, so rows wait", "they are sent once Redis is ready", StoreWord.AWAY
 _MEANINGS = {
     "NOAUTH": _REFUSED,
     "WRONGPASS": _REFUSED,
-    "NOPERM": ("denies a permission", _ACCESS),
-    "no permissions": ("denies a permission", _ACCESS),
-    "can't access": ("denies a permission", _ACCESS),
+    "NOPERM": ("denies a permission", _ACCESS, StoreWord.REFUSED),
+    "no permissions": ("denies a permission", _ACCESS, StoreWord.REFUSED),
+    "can't access": ("denies a permission", _ACCESS, StoreWord.REFUSED),
     WRONG_TYPE: (
         "has a key of a different type under a name that the export uses, so rows wait",
         "another application wrote it: delete the key (DEL), or give each application its own database",
+        StoreWord.REFUSED,
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
         "give Redis more memory, or shorten redis.ttl (docs/redis.md)",
+        StoreWord.FULL,
     ),
-    "MISCONF": ("cannot save its data and accepts no rows, so rows wait", "is its disk full?"),
+    "MISCONF": (
+        "cannot save its data and accepts no rows, so rows wait",
+        "is its disk full?",
+        StoreWord.REFUSED,
+    ),
     "NOREPLICAS": (
         "has too few replicas to accept rows (min-replicas-to-write), so rows wait",
         "start a replica",
+        StoreWord.REFUSED,
     ),
-    "LOADING": ("is loading its data, so rows wait", "they are sent once Redis is ready"),
-    "loading the dataset": ("is loading its data, so rows wait", "they are sent once Redis is ready"),
-    "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
+    "LOADING": _LOADING,
+    "loading the dataset": _LOADING,
+    "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it", StoreWord.AWAY),
     "max number of clients": (
         "has reached its connection limit, so rows wait",
         "raise maxclients, or close other connections",
+        StoreWord.AWAY,
     ),
 }
-"""Explanations of error messages, keyed by a part of the message: what Redis does, and the remedy.
+"""Explanations of error messages, keyed by a part of the message: what Redis does, the remedy, and its
+state.
 
 A code such as NOPERM is usually a message's first word. However, redis-py strips some codes, and an error
 from a script in Redis 6 has its code in the middle of the message.
@@ -72,6 +82,8 @@ from a script in Redis 6 has its code in the middle of the message.
 class RedisTroubleError(SinkTroubleError):
     """Redis is unreachable or full, or refuses a command."""
 
+    word = StoreWord.REFUSED
+
 
 @contextmanager
 def reported() -> Iterator[None]:
@@ -79,7 +91,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, OSError) as error:
-        raise RedisTroubleError(_line(error)) from error
+        raise _trouble(error) from error
 
 
 def what_failed(error: Exception) -> str:
@@ -89,20 +101,20 @@ def what_failed(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _line(error: Exception) -> str:
+def _trouble(error: Exception) -> RedisTroubleError:
     said = what_failed(error)
     if isinstance(error, (ClusterCrossSlotError, ClusterError, AskError)):
-        return f"{CLUSTER}: {said}"
+        return RedisTroubleError(f"{CLUSTER}: {said}")
     # Before Redis 7, a read-only error from a script is a plain ResponseError.
     if isinstance(error, ReadOnlyError) or "READONLY" in said:
-        return REPLICA
+        return RedisTroubleError(REPLICA)
     known = (meaning for part, meaning in _MEANINGS.items() if part in said)
     if meaning := _REFUSED if isinstance(error, redis.AuthenticationError) else next(known, None):
-        does, todo = meaning
-        return f"Redis {does}: {said}; {todo}"
+        does, todo, word = meaning
+        return RedisTroubleError(f"Redis {does}: {said}; {todo}", word)
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
-        return f"Redis is unreachable: {said}; is redis.url right?"
-    return f"Redis has refused one of the export's commands: {said}"
+        return RedisTroubleError(f"Redis is unreachable: {said}; is redis.url right?", StoreWord.AWAY)
+    return RedisTroubleError(f"Redis has refused one of the export's commands: {said}")
 
 
 _SENTINEL_TIMEOUT_S = 2.0

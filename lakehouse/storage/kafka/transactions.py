@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lakehouse.common.errors import ServiceError
+from lakehouse.common.errors import ServiceError, StoreWord
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.clients import ErrorCode, KafkaException, Position, Producer, group_member
 from lakehouse.storage.kafka.refusals import Wanted, denied, failure
@@ -28,6 +28,8 @@ _ANY = -1  # chosen by key, with the Java client's hash
 
 class FencedError(ServiceError):
     """Another producer has taken over this producer's transactional id."""
+
+    word = StoreWord.REFUSED
 
 
 class Record(NamedTuple):
@@ -193,7 +195,10 @@ def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None
         failure: ErrorCode = error.args[0]
         if failure.code() in _FENCED:
             raise FencedError(fenced) from error
-        raise ServiceError(f"{what} failed: {failure.name()}: {failure.str()}") from error
+        failed = ServiceError(f"{what} failed: {failure.name()}: {failure.str()}")
+        if failure.code() > 0:  # the broker's answer; librdkafka's own codes are negative
+            failed.word = StoreWord.REFUSED
+        raise failed from error
     except BaseException:
         close()
         raise

@@ -27,7 +27,7 @@ def test_same_arguments_give_the_same_samples_and_another_seed_gives_others(stre
 
 
 def test_everything_but_the_malformed_keeps_the_contract(stream: Contract) -> None:
-    produced = stream.generate(20_000, malformed=0.05, late=0.1, duplicates=0.1)
+    produced = stream.generate(5000, malformed=0.05, late=0.1, duplicates=0.1)
 
     sound = [sample for sample in produced if class_of(sample) != "malformed"]
     assert [sample for sample in sound if stream.breach(sample) is not None] == []
@@ -50,21 +50,21 @@ def test_times_come_in_both_notations(stream: Contract) -> None:
     assert {stamp[-6:] for stamp in iso} == {"+00:00", "+02:00", "-05:00", "+05:30"}
 
 
-@pytest.mark.parametrize("count", [1, 7, 999, 1000, 1001, 12_345])
-def test_shares_are_exact_to_rounding(stream: Contract, count: int) -> None:
-    produced = stream.generate(count, malformed=0.013, late=0.2, duplicates=0.3)
+def test_shares_are_exact_to_rounding(stream: Contract) -> None:
+    for count in (1, 7, 999, 1000, 1001, 2345):
+        produced = stream.generate(count, malformed=0.013, late=0.2, duplicates=0.3)
 
-    counted = Counter(map(class_of, produced))
-    assert len(produced) == count
-    assert counted["malformed"] == round(count * 0.013)
-    assert counted["late"] == round(count * 0.2)
-    assert counted["duplicate"] == round(count * 0.3)
+        counted = Counter(map(class_of, produced))
+        assert len(produced) == count
+        assert counted["malformed"] == round(count * 0.013), count
+        assert counted["late"] == round(count * 0.2), count
+        assert counted["duplicate"] == round(count * 0.3), count
 
 
 def test_special_samples_are_spread_over_the_run(stream: Contract) -> None:
-    produced = stream.generate(20_000, malformed=0.01, late=0.01, duplicates=0.01)
+    produced = stream.generate(5000, malformed=0.01, late=0.01, duplicates=0.01)
 
-    for start in range(0, 20_000, 1000):
+    for start in range(0, 5000, 1000):
         counted = Counter(map(class_of, produced[start : start + 1000]))
         assert counted == {"valid": 970, "malformed": 10, "late": 10, "duplicate": 10}
 
@@ -77,13 +77,16 @@ def test_shares_may_fill_the_whole(stream: Contract) -> None:
     assert len(stream.generate(1000, malformed=0.1, late=0.3, duplicates=0.3)) == 1000
 
 
-@pytest.mark.parametrize(
-    "shares",
-    [{"malformed": 0.7, "late": 0.4}, {"duplicates": 0.6}, {"late": -0.1}, {"malformed": float("nan")}],
-)
-def test_shares_that_do_not_fit_are_refused(stream: Contract, shares: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=r"malformed \+ late \+ 2 × duplicates at most 1"):
-        stream.generate(10, **shares)
+def test_shares_that_do_not_fit_are_refused(stream: Contract) -> None:
+    unfit: tuple[dict[str, Any], ...] = (
+        {"malformed": 0.7, "late": 0.4},
+        {"duplicates": 0.6},
+        {"late": -0.1},
+        {"malformed": float("nan")},
+    )
+    for shares in unfit:
+        with pytest.raises(SettingsError, match=r"malformed \+ late \+ 2 × duplicates at most 1"):
+            stream.generate(10, **shares)
 
 
 def test_duplicates_repeat_an_earlier_valid_sample_once(stream: Contract) -> None:
@@ -114,7 +117,7 @@ def test_a_sample_from_the_future_is_breaking_nothing_else(stream: Contract) -> 
         assert event_time_ms(sample) > NOW_MS + HOUR_MS
 
 
-@pytest.mark.parametrize("allowed_lateness_s", [1, 60, WEEK_S])
+@pytest.mark.parametrize("allowed_lateness_s", [1, WEEK_S])
 def test_late_samples_are_behind_the_time_that_was_due(stream: Contract, allowed_lateness_s: int) -> None:
     produced = stream.generate(4000, late=0.25, allowed_lateness_s=allowed_lateness_s)
     times = spread_times(4000, end_ms=NOW_MS, span_s=600)

@@ -241,19 +241,6 @@ def test_nothing_behind_a_version_is_taken_if_that_is_asked(place: Place) -> Non
     assert numbers(taken) == [1]
 
 
-def test_of_two_who_read_the_same_one_is_refused(place: Place) -> None:
-    place.land(1)
-    one, other = place.reading().next({}), place.reading().next({})
-    assert one is not None
-    assert other is not None
-    place.write(one)
-    with pytest.raises(
-        PositionError, match=r"is at position 2, but .* at None. Another process is running the same layer"
-    ):
-        place.write(other)
-    assert place.rows("out") == [1]
-
-
 def test_a_source_that_was_made_again_is_refused_by_name(place: Place) -> None:
     place.land(1)
     place.take()

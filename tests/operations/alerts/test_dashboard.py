@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from lakehouse.common.errors import StoreWord
 from lakehouse.engine.layers import LAYERS
 from lakehouse.engine.layers.step import BatchResult
 from lakehouse.engine.runtime.runner import BatchDone
@@ -133,9 +134,10 @@ def test_the_committed_dashboard_is_what_the_code_makes(maker: ModuleType) -> No
 
 def test_every_query_asks_for_metrics_labels_and_values_that_are_exported(exported: Exported) -> None:
     asked = [*queries(), *rules()]
-    assert len([*queries()]) == 25
+    assert len([*queries()]) == 26
     assert [one for expression, legend in asked for one in wrong(expression, legend, exported)] == []
     assert exported["lakehouse_health"]["word"] == {word.value for word in Word}
+    assert exported["lakehouse_store_state"]["word"] == {word.value for word in StoreWord}
 
 
 def test_the_dashboard_shows_everything_that_makes_a_streams_health() -> None:
@@ -143,6 +145,7 @@ def test_the_dashboard_shows_everything_that_makes_a_streams_health() -> None:
     assert asked >= {
         "lakehouse_up",
         "lakehouse_health",
+        "lakehouse_store_state",
         "lakehouse_layer_processes",
         "lakehouse_lag_records",
         "lakehouse_layer_lag_seconds",

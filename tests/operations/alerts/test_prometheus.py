@@ -46,6 +46,7 @@ def test_promtool_accepts_the_rules_and_yaml_reads_them(rules: Path) -> None:
         "standing-still",
         "refusing",
         "failing",
+        "store",
         "stale",
         "dead-letters",
         "gate",
@@ -71,6 +72,7 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
     sales = {"stream": "sales", "severity": "warning"}
     source = {"topic": "t", "partition": "0"}
     silver = {"stream": "sales", "layer": "silver", "table": "sales_events"}
+    redis = {"stream": "sales", "table": "product_sales", "store": "redis"}
     given = [
         series(
             "lakehouse_layer_lag_seconds",
@@ -97,6 +99,9 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         series("lakehouse_health", "0x4 1x10", stream="metrics", word="refusing"),
         series("lakehouse_health", "0x4 1x10", stream="calls", word="failing"),
         series("lakehouse_audit_clean", "1x4 0x10", stream="sales"),
+        series("lakehouse_store_state", "0x4 1x10", **redis, word="full", instance="export:9464"),
+        series("lakehouse_store_state", "0x4 1x10", **redis, word="full", instance="alert:9464"),
+        series("lakehouse_store_state", "1x20", **redis | {"store": "kafka"}, word="well"),
     ]
     expected = [
         alerts_at("5m", "lag"),
@@ -115,6 +120,8 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         alerts_at("7m", "failing", {"stream": "calls", "severity": "warning"}),
         alerts_at("4m", "audit"),
         alerts_at("5m", "audit", {"stream": "sales", "severity": "critical"}),
+        alerts_at("6m", "store"),
+        alerts_at("7m", "store", {**redis, "severity": "warning"}),
         alerts_at("8m", "LakehouseCannotBeSeen", {"what": "broker", "severity": "critical"}),
     ]
     check(rules, tmp_path, given, expected)

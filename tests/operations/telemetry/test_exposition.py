@@ -29,6 +29,7 @@ from lakehouse.operations.telemetry import (
 )
 from lakehouse.operations.telemetry.driver import DriverMetrics
 from lakehouse.operations.telemetry.server import Readiness, serving
+from lakehouse.operations.telemetry.words import WHAT_TO_DO
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import labels
 from tests.support.observed import AT, OBSERVATION
@@ -56,7 +57,15 @@ def test_an_observation_is_exposed_without_what_is_not_known() -> None:
     gold = (("layer", "gold"), stream, ("table", "product_sales"))
     table, source = (stream, ("table", "gold.product_sales")), (stream, ("table", "silver.sales_events"))
     partition = (("partition", "0"), stream, ("topic", "sales"))
-    words = {("lakehouse_health", (stream, ("word", word.value)), float(word == "blocked")) for word in Word}
+    export = (("layer", "export"), stream, ("table", "product_sales"))
+    store = (("store", "redis"), stream, ("table", "product_sales"))
+    words: set[Sample] = {
+        ("lakehouse_health", (stream, ("word", word.value)), float(word == "blocked")) for word in Word
+    }
+    words |= {
+        ("lakehouse_store_state", (*store, ("word", word)), float(word == "full"))
+        for word in ("well", "unknown", "behind", "full", "refused", "away")
+    }
     assert samples_of(registry) == words | {
         ("lakehouse_up", (("what", "lake"),), 1.0),
         ("lakehouse_up", (("what", "broker"),), 0.0),
@@ -80,6 +89,11 @@ def test_an_observation_is_exposed_without_what_is_not_known() -> None:
         ("lakehouse_audit_clean", (stream,), 0.0),
         ("lakehouse_audit_age_seconds", (stream,), 3600.0),
         ("lakehouse_layer_processes", (("layer", "gold"), stream), 1.0),
+        ("lakehouse_layer_processes", (("layer", "export"), stream), 0.0),
+        ("lakehouse_query_version", export, 4.0),
+        ("lakehouse_query_done_seconds", export, 86400.0),
+        ("lakehouse_health_since_seconds", (stream,), 86400.0),
+        ("lakehouse_store_since_seconds", store, 86400.0),
     }
 
 
@@ -90,6 +104,7 @@ def test_an_observation_is_json_with_times_in_iso_8601() -> None:
         "reason": "gate closed: a",
         "since": "1970-01-02T00:00:00+00:00",
         "is_unrun": False,
+        "todo": WHAT_TO_DO[Word.BLOCKED],
     }
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
+from lakehouse.common.errors import StoreWord
+from lakehouse.engine.progress.sent import Lacking
 from lakehouse.operations.telemetry import (
     Backlog,
     Health,
@@ -16,6 +19,7 @@ from lakehouse.operations.telemetry import (
     QueryRun,
     QueryState,
     Refused,
+    StoreState,
     StreamGate,
     StreamState,
     Word,
@@ -24,7 +28,7 @@ from lakehouse.operations.telemetry import (
     waiting_of,
     worst_first,
 )
-from lakehouse.operations.telemetry.health import health_of
+from lakehouse.operations.telemetry.health import health_of, store_state
 from lakehouse.operations.telemetry.values import OpenTransaction
 from tests.support import pipeline
 
@@ -233,14 +237,71 @@ def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:
 
 
 def test_a_store_that_lacks_rows_which_others_have_is_behind_whatever_was_sent() -> None:
-    export = replace(QUERIES[3], behind=("redis",))
+    redis = StoreState("redis", StoreWord.FULL, "no room is left", AGO, lacks_rows=True)
+    export = replace(QUERIES[3], stores=(StoreState("kafka", StoreWord.WELL, ""), redis))
     assert health(unrun={}, queries=[*QUERIES[:3], export]) == Health(
-        Word.BEHIND,
-        "redis lacks rows that export.a sent to other stores (unavailable or full); "
-        "the export sends them once it can",
+        Word.BEHIND, "redis lacks rows of export.a because it is full: no room is left", AGO
     )
-    both = [*QUERIES[:3], replace(export, behind=("postgres", "redis"))]
-    assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a sent")
+
+
+AWAY = Lacking(StoreWord.AWAY, "nothing listens there", AGO)
+
+
+@pytest.mark.parametrize(
+    ("waits", "more", "expected"),
+    [
+        ((0, 0.0), {}, StoreState("s", StoreWord.WELL, "every row has been sent")),
+        ((3, 60.0), {}, StoreState("s", StoreWord.WELL, "no row has waited longer than 60 s")),
+        (
+            (1, 120.0),
+            {},
+            StoreState(
+                "s",
+                StoreWord.BEHIND,
+                "1 row waits for export.a, the oldest since 2026-11-22 08:58:00 UTC",
+                AGO,
+            ),
+        ),
+        (
+            (3, 120.0),
+            {"is_held": True},
+            StoreState("s", StoreWord.WELL, "the gate is closed and holds rows back"),
+        ),
+        (
+            (None, None),
+            {},
+            StoreState("s", StoreWord.UNKNOWN, "it is unknown how long rows have waited: gone"),
+        ),
+        (
+            (0, 0.0),
+            {"lacking": AWAY},
+            StoreState("s", StoreWord.AWAY, "nothing listens there", AGO, lacks_rows=True),
+        ),
+        (
+            (0, 0.0),
+            {"lacking": AWAY, "is_run": False},
+            StoreState(
+                "s",
+                StoreWord.AWAY,
+                "nothing listens there; no process runs export.a, so this is from its last attempt",
+                AGO,
+                lacks_rows=True,
+            ),
+        ),
+        ((0, 0.0), {"away": "no broker"}, StoreState("s", StoreWord.AWAY, "no broker")),
+        (
+            (0, 0.0),
+            {"away": "no broker", "lacking": AWAY},
+            StoreState("s", StoreWord.AWAY, "no broker", AGO, lacks_rows=True),
+        ),
+    ],
+)
+def test_a_store_is_what_its_export_has_noted_or_else_what_waits(
+    waits: tuple[int | None, float | None], more: dict[str, Any], expected: StoreState
+) -> None:
+    lag = LayerLag("export", "export.a", "gold.a", *waits, reason="gone")
+    given = {"lacking": None, "away": None, "is_held": False, "is_run": True, **more}
+    assert store_state("s", lag, now=NOW, lag_limit=timedelta(minutes=1), **given) == expected
 
 
 def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:

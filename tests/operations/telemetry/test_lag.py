@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from lakehouse.common.errors import StoreWord
+from lakehouse.engine.progress import sent
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.telemetry import (
     EventTimes,
@@ -23,6 +25,7 @@ from lakehouse.operations.telemetry import (
     PartitionLag,
     QueryState,
     Run,
+    StoreState,
     StreamState,
     TableState,
     Word,
@@ -227,7 +230,7 @@ def test_a_note_of_another_table_or_one_that_was_cut_off_tells_of_nothing_sent(
     logs.note_sent(GOLD, "metrics-aggregated-1m", 3).write_text(note)
     state = seen(settings, "metrics")
     assert layer(state, EXPORT).records == 5
-    assert state.queries[4] == QueryState(EXPORT, "export", None, None)
+    assert (state.queries[4].name, state.queries[4].done, state.queries[4].done_at) == (EXPORT, None, None)
 
 
 def test_an_export_has_come_as_far_as_the_note_of_its_topic_says(settings: Settings, logs: Logs) -> None:
@@ -307,23 +310,44 @@ def test_a_stream_says_its_tables_queries_and_times(settings: Settings, logs: Lo
         ),
     )
     assert state.freshness_s == since("08:12:59")
+    stores = state.queries[-1].stores
+    assert [(one.name, one.word) for one in stores] == [("kafka", "away"), ("redis", "behind")]
     assert list(state.queries) == [
-        QueryState("bronze.transactions", "bronze", 2, pipeline.utc("2026-11-22T08:13:00.200")),
-        QueryState("silver.transactions", "silver", 2, pipeline.utc("2026-11-22T08:13:20")),
-        QueryState("gold.user_transactions_5m", "gold", 2, pipeline.utc("2026-11-22T08:13:40")),
+        QueryState("bronze.transactions", "bronze", 2, pipeline.utc("2026-11-22T08:13:00.200"), 400),
+        QueryState("silver.transactions", "silver", 2, pipeline.utc("2026-11-22T08:13:20"), 400),
+        QueryState("gold.user_transactions_5m", "gold", 2, pipeline.utc("2026-11-22T08:13:40"), 200),
         # The last version it sent, and when it noted that.
-        QueryState("export.user_transactions_5m", "export", 1, pipeline.utc("2026-11-22T08:14:00")),
+        QueryState(
+            "export.user_transactions_5m", "export", 1, pipeline.utc("2026-11-22T08:14:00"), stores=stores
+        ),
     ]
     assert state.gate is None
 
 
-def test_a_store_that_was_away_is_named_and_does_not_look_as_if_it_had_been_sent_to(
+def test_a_store_that_is_away_is_named_and_the_last_micro_batch_keeps_its_time(
     settings: Settings, logs: Logs
 ) -> None:
-    topic = "aggregated-transactions"
+    topic, at = "aggregated-transactions", pipeline.utc("2026-11-22T08:13:50")
     file = logs.note_sent("gold.user_transactions_5m", topic, 2)
-    file.write_text(json.dumps({**json.loads(file.read_text()), "redis_is_behind": True}))
-    assert seen(settings, "transactions").queries[-1].behind == ("redis",)
+    away = {"word": "away", "reason": "Redis is unreachable", "since": "2026-11-22T08:13:55+00:00"}
+    note = {**json.loads(file.read_text()), "at": at.isoformat(), "redis_is_behind": away}
+    file.write_text(json.dumps(note))
+    export = seen(settings, "transactions").queries[-1]
+    assert export.done_at == at
+    _, redis = export.stores
+    assert redis == StoreState(
+        "redis",
+        StoreWord.AWAY,
+        "Redis is unreachable; no process runs export.user_transactions_5m, so this is from its last attempt",
+        pipeline.utc("2026-11-22T08:13:55"),
+        lacks_rows=True,
+    )
+
+
+def test_a_note_that_is_not_understood_says_only_that_the_store_lacks_rows() -> None:
+    for value in ("true", '{"word": "gone", "reason": "a", "since": null}', '{"word": "away"}', "[]"):
+        assert sent.lacking_in(f'{{"redis_is_behind": {value}}}')["redis"].word is StoreWord.BEHIND
+    assert sent.lacking_in('{"redis_is_beh') == {}
 
 
 def test_a_query_wrote_last_when_it_noted_something_whoever_else_commits(
@@ -331,7 +355,15 @@ def test_a_query_wrote_last_when_it_noted_something_whoever_else_commits(
 ) -> None:
     logs.commit(GOLD, AT, added([5], AT, change=False))
     query = seen(settings, "metrics").queries[2]
-    assert query == QueryState(GOLD, "gold", 3, pipeline.utc("2026-11-22T08:13:40"))
+    assert query == QueryState(GOLD, "gold", 3, pipeline.utc("2026-11-22T08:13:40"), 200)
+
+
+def test_a_file_in_which_a_commit_only_marks_rows_counts_as_none_that_was_added(
+    settings: Settings, logs: Logs
+) -> None:
+    actions = [*noting({f"{GOLD} reads silver.metrics_events": 4}, AT), *added([7, 5], AT)]
+    logs.commit(GOLD, AT, [*actions, removed(actions[1]["add"]["path"], 7, AT)])
+    assert seen(settings, "metrics").queries[2].size_bytes == 500
 
 
 def test_open_dead_letters_are_counted_by_stream(settings: Settings, logs: Logs) -> None:

@@ -157,6 +157,11 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
         "transactions  stopped  08:12:39  47 min  5, 47 min        1",
         "  transactions: 5 rows of gold.user_transactions_5m wait for export; no process",
         "  runs it; the oldest has waited since 2026-11-22 08:12:39 UTC",
+        "  stopped: Start it: `lakehouse run all` (docs/run.md)",
+        "  unknown: `lakehouse doctor` shows what cannot be reached or read, and why",
+        "  (docs/doctor.md)",
+        "  away (store): Start it, or correct its address; the export then sends the rows",
+        "  (docs/failures.md)",
         "no process is running these streams",
         "",
         "waits for                    records       oldest  done at",
@@ -164,6 +169,10 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
         "silver.transactions                0          0 s  2026-11-22 08:13:20",
         "gold.user_transactions_5m          0          0 s  2026-11-22 08:13:40",
         "export.user_transactions_5m        5  47 min 21 s",
+        "",
+        "export                       store  state   since",
+        "export.user_transactions_5m  kafka  away",
+        "export.user_transactions_5m  redis  behind  2026-11-22 08:12:39",
         "",
         "table                      version  committed            rows  files",
         "bronze.transactions              2  2026-11-22 08:13:00    42      4",
@@ -175,12 +184,14 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
 def test_one_of_60_characters_gets_the_words_what_waits_and_the_processes(tmp_path: Path) -> None:
     lines = shown(seen_in(tmp_path, RUN), 60, with_steps=True)
     assert max(map(len, lines)) <= 60
-    assert lines[4:13] == [
+    assert lines[4:9] == [
         "stream        health      since    waiting",
         "transactions  stopped  08:12:39  5, 47 min",
         "  transactions: 5 rows of gold.user_transactions_5m wait for",
         "  export; no process runs it; the oldest has waited since",
         "  2026-11-22 08:12:39 UTC",
+    ]
+    assert lines[14:18] == [
         "process 4711 on elsewhere runs gold since 08:00:00, 1,234 r…",
         "  gold.user_transactions_5m fails: OSError: the disk is full",
         "",
@@ -196,6 +207,12 @@ def test_one_of_200_characters_gets_whole_times_and_durations(tmp_path: Path) ->
         (
             "  transactions: 5 rows of gold.user_transactions_5m wait for export; no process runs it; "
             "the oldest has waited since 2026-11-22 08:12:39 UTC"
+        ),
+        "  stopped: Start it: `lakehouse run all` (docs/run.md)",
+        "  unknown: `lakehouse doctor` shows what cannot be reached or read, and why (docs/doctor.md)",
+        (
+            "  away (store): Start it, or correct its address; the export then sends the rows "
+            "(docs/failures.md)"
         ),
         "process 4711 on elsewhere runs gold since 2026-11-22 08:00:00, 1,234 rows/s, telemetry on port 9464",
         "  gold.user_transactions_5m fails: OSError: the disk is full",
@@ -231,6 +248,8 @@ def test_the_worst_streams_come_first_and_of_them_those_that_have_been_so_for_lo
         "  stopped once: s3",
         "  behind: b",
     ]
+    assert lines[12] == "  stopped: Start it: `lakehouse run all` (docs/run.md)"
+    assert sum("lakehouse run all" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(
@@ -274,13 +293,15 @@ def test_no_sentence_is_shown_twice() -> None:
     )
     lines = shown(Observation(NOW, states, f"{lost}; ops.gates is lost", away), 100)
     assert lines[1:3] == [f"{lost}; ops.gates is lost", away]
-    assert lines[11:] == [
+    assert lines[11:15] == [
         "  g: 7 rows wait",
         "  f: gate closed: too few rows",
         "  d, e: nothing has been accepted yet",
         "  gate of g closed since 2026-11-22 09:00:00 UTC: too few rows",
-        "no process is running these streams",
     ]
+    words = [line.split(":")[0] for line in lines[15:] if line.startswith("  ") and ": " in line]
+    assert words == ["  stopped", "  blocked", "  unknown", "  empty"]
+    assert lines[-1] == "no process is running these streams"
 
 
 def test_the_failure_that_makes_a_stream_fail_is_shown_once() -> None:

@@ -114,17 +114,16 @@ def test_an_answer_about_one_id_is_a_verdict_if_the_registry_otherwise_answers(
 
 
 @pytest.mark.parametrize(
-    ("types", "said"),
+    ("of_id", "types", "said"),
     [
-        (NO_PATH, "404, HTTP 404 Not Found"),
-        ((401, b"who?"), "401, who?"),
-        ((403, b""), "403, nothing else"),
-        ((200, b"<html>log in</html>"), "200, <html>log in</html>"),
-        ((200, b'{"status": "ok"}'), '200, {"status": "ok"}'),
-        ((200, b"[]"), "200, []"),
+        (NO_PATH, NO_PATH, "404, HTTP 404 Not Found"),
+        ((401, b""), (401, b"who?"), "401, who?"),
+        ((403, b""), (403, b""), "403, nothing else"),
+        ((200, b"<html>log in</html>"), (200, b"<html>log in</html>"), "200, <html>log in</html>"),
+        (NO_PATH, (200, b'{"status": "ok"}'), '200, {"status": "ok"}'),
+        (NO_PATH, (200, b"[]"), "200, []"),
     ],
 )
-@pytest.mark.parametrize("of_id", [NO_PATH, (401, b""), (403, b""), (200, b"<html>log in</html>")])
 def test_the_same_answer_to_everything_is_about_the_registry_and_waited_for(
     of_id: tuple[int, bytes], types: tuple[int, bytes], said: str
 ) -> None:

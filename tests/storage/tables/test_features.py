@@ -69,12 +69,6 @@ TRIED = [
     Case("typeWidening", (enabled("enableTypeWidening"),)),
     Case("variantType", (supported("variantType"), "ADD COLUMN n VARIANT"), appends_only=True),
 ]
-OFTEN = (
-    "allowColumnDefaults",
-    "columnMapping",
-    "deletionVectors",
-    "v2Checkpoint",
-)
 REFUSED = [
     Case("allowColumnDefaults", (supported("allowColumnDefaults"),)),
     Case("columnMapping", (enabled("columnMapping.mode", "name"),)),
@@ -92,8 +86,10 @@ REFUSED = [
 
 
 def marked(cases: Sequence[Case]) -> list[Any]:
-    """Return the cases, of which make test runs those that are tried often."""
-    return [pytest.param(one, marks=() if str(one) in OFTEN else pytest.mark.soak) for one in cases]
+    """Return the cases, of which make test runs the feature that Delta gives to new tables."""
+    return [
+        pytest.param(one, marks=() if str(one) == "deletionVectors" else pytest.mark.soak) for one in cases
+    ]
 
 
 def alter(spark: SparkSession, path: str, case: Case) -> None:

@@ -105,14 +105,3 @@ def test_the_log_is_listed_now_and_then_so_that_a_checkpoint_is_found(
 
     assert int(found.version()) == 5
     assert int(found.logSegment().checkpointProvider().version()) == 4
-
-
-def test_a_table_made_anew_at_the_same_path_is_another_one(spark: SparkSession, path: str) -> None:
-    before = tables.table_id(spark, path)
-    shutil.rmtree(path)
-    elsewhere = f"{path}-new"
-    spark.range(1).selectExpr("id AS n").write.format("delta").save(elsewhere)
-    Path(elsewhere).rename(path)
-
-    assert tables.version_of(spark, path) == 0
-    assert tables.table_id(spark, path) != before

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -118,31 +117,6 @@ def test_what_asks_for_more_is_left_to_delta(spark: SparkSession, tmp_path: Path
     assert _plain(own, path, rows) is None
     assert tables.append(rows, path).rows == 5
     assert tables.read(own, path).count() == 5
-
-
-def test_a_constraint_still_refuses_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    path = Lake(spark, str(tmp_path)).ensure(SPEC)
-    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT few CHECK (key < 5)")
-
-    with pytest.raises(Py4JJavaError, match="CHECK constraint few"):
-        tables.append(_frame(spark), path)
-
-    assert tables.read(spark, path).count() == 0
-
-
-def test_a_column_that_a_user_added_is_written_as_null_and_keeps_its_values(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    path = Lake(spark, str(tmp_path)).ensure(SPEC)
-    tables.append(_frame(spark), path)
-    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note STRING COMMENT 'theirs')")
-    spark.sql(f"UPDATE delta.`{path}` SET note = 'kept' WHERE key = 1")
-
-    changed = _frame(spark).where("key < 3").withColumn("small", F.lit(7))
-    tables.replace(changed, path, ["key"], within=F.lit(True))
-
-    found = tables.read(spark, path).where("key < 3").select("key", "small", "note").orderBy("key")
-    assert list(map(tuple, found.collect())) == [(1, 7, "kept"), (2, 7, None)]
 
 
 def test_a_failed_write_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -175,15 +175,6 @@ def test_changes_between_versions_are_those_that_delta_reads(
         assert sorted(map(str, changes.collect())) == sorted(map(str, expected.collect()))
 
 
-def test_the_newest_version_is_seen_whoever_wrote_it(spark: SparkSession, tmp_path: Path) -> None:
-    path = Lake(spark, str(tmp_path)).ensure(SPEC)
-    appended(spark, path, 0)
-    write_deltalake(path, pa.table({"n": pa.array([7], pa.int64())}), mode="append")
-
-    assert tables.version_of(spark, path) == 2
-    assert sorted(row.n for row in tables.read(spark, path).collect()) == [0, 1, 7]
-
-
 def test_a_table_made_anew_at_the_path_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     """It has as many versions as the old one."""
     lake = Lake(spark, str(tmp_path))

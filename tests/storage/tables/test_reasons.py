@@ -70,7 +70,7 @@ WRITES: dict[str, tuple[Callable[[SparkSession, str, Why | None], object], list[
     ("name", "why"),
     [
         *((name, Why.CORRECTED) for name in WRITES),
-        *(("delete", why) for why in (Why.RETAINED, Why.ERASED, None)),
+        ("delete", None),
     ],
 )
 def test_a_write_says_why_and_the_change_feed_gets_its_rows(
