@@ -81,7 +81,7 @@ class Merge:
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
         self._finality: Finality | None = None
-        self._stateless_to: datetime | None = None  # set by the first merge, as earlier ones may have recomputed
+        self._stateless_to: datetime | None = None  # at first the front: others may have recomputed
         self.next_due: datetime | None = None
         self.merged_at: datetime | None = None
 
