@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.records.fields import REASONS, reason
 from lakehouse.engine.records.identity import (
+    CLOSED,
     CONFLICTING,
     DELETION,
     DUPLICATE,
@@ -193,7 +194,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     is_taken = was(F.col("sent") <= F.col("until")) | was(seq <= F.col("bar"))
     counted, own, least = F.col("counts") & ~F.col("conflicts"), F.col("own_seq"), F.col("least_seq")
     row = F.struct(F.col("number").alias("number"), "seq", *PLACE)
-    stay = F.array(F.lit(CONFLICTING), F.lit(RETAINED), F.lit(RESENT))
+    stay = F.array(*map(F.lit, (CONFLICTING, RETAINED, RESENT, *CLOSED)))
     waits = (kind == _OTHER) & ~F.arrays_overlap("reasons.rule", stay)
     waits = (waits | ((kind == _ROW) & ~F.col("counts"))) & seq.isNotNull()
     answers = F.filter("rows", lambda one: (one["number"] > F.col("number")) & (one["seq"] >= F.col("seq")))
