@@ -31,8 +31,8 @@ class Decision:
     replay may be recorded for any letter that was open; if its record does not pass, the replay changes
     nothing. `allows_late` is a replay's --allow-late. For a resolve, `by` is the record that was sent again.
     A skip is decided before silver has judged the record. `made_with` are `unique_by` and `sequence_by` at
-    that time; None: the same as now. If they were different, the letter was open under them, whatever it
-    would have been under the current ones, and `has_admitted` says whether a replay admitted the record.
+    that time; None: the same as now, as are all settings. Otherwise, the letter was open then, whatever it
+    would be by the current settings, and `has_admitted` says whether a replay admitted the record.
 
     A rebuild with --allow-late is recorded for each letter that it may find to be in time; the record then
     counts as in time when it landed. If the id settings change, such decisions end, and must not be passed
@@ -274,7 +274,8 @@ class _Source:
 
         The settings may have changed since: the record with the same id may be unsound by the current ones.
         """
-        if not self._is_decided(decision.place):
+        may_differ = decision.made_with is not None or any(map(self._is_in_time, self._beforehand))
+        if may_differ and not self._is_decided(decision.place):
             self.found[decision.place] = decision
 
     def _has_failed(self, decision: Decision) -> bool:

@@ -58,7 +58,7 @@ TEXTS_BEYOND_THEIR_PLACE = """import('/page/pipeline.js').then(({pipeline}) => {
             tables: ['bronze', 'silver', 'gold'].flatMap((layer) => [1, 2].map((one) =>
                 ({name: `${layer}.${one}`, version: number, committedAt: at, rows: 1}))),
             eventTimes: [{watermark: at}],
-            queries: backlogs.map(({layer}) => ({layer, doneAt: at, behind: []})),
+            queries: backlogs.map(({layer}) => ({layer, doneAt: at, stores: []})),
         }, '2026-11-27T12:00:00Z');
         const nodes = all('.node').map((node) => [node, box(node.querySelector('rect'))]);
         const inNodes = nodes.flatMap(([node, {right}]) =>

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.engine.layers import folds, recomputing
@@ -81,7 +81,8 @@ class Merge:
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
         self._finality: Finality | None = None
-        self._stateless_to: datetime | None = None  # at first the front: others may have recomputed
+        self._stateless_to: datetime | None = None
+        self._is_looked_up = False
         self.next_due: datetime | None = None
         self.merged_at: datetime | None = None
 
@@ -103,7 +104,7 @@ class Merge:
             progress, finality = self._progress(spark, facts, now)
             moves = (*batch.moves, *finality)
             front = self._front(spark)
-            self._stateless_to = self._stateless_to or front
+            self._look_up_stateless(spark, front)
             given = Given(facts, progress, front, moved.left, self._stateless_to)
             coming = _Input(moved.partials, given, batch, moves, beside)
             written = tables.retry_on_conflict(lambda: self._merge(coming))
@@ -170,6 +171,18 @@ class Merge:
         before, finality = self._front(spark), self._finality_of(spark, clock)
         front = facts.reached if before is None else max(before, facts.reached)
         return finality.progress(before, front, clock), finality.moves(before, clock)
+
+    def _look_up_stateless(self, spark: SparkSession, front: datetime | None) -> None:
+        """Look once for the last row that an earlier process may have recomputed, so that it lacks state."""
+        state, times = self._table.state, self._table.time_columns
+        if self._is_looked_up or front is None or state is None or times is None:
+            return
+        since = state.unsettled_from(EventTimeProgress(front, front)) or front
+        lacks = reduce(Column.__or__, (F.col(name).isNull() for name in state.columns))
+        rows = tables.read(spark, self._path).where(lacks & (F.col(times[0]) > F.lit(since)))
+        found = rows.agg(F.unix_micros(F.max(times[0])).alias("last")).first()
+        self._stateless_to = None if found is None or found.last is None else from_micros(found.last)
+        self._is_looked_up = True
 
     def _front(self, spark: SparkSession) -> datetime | None:
         """Return the greatest event time merged, or None if there is none or the table has no EventClock."""

@@ -29,12 +29,12 @@ def load(text: str) -> list[object]:
 
 def test_the_default_file_is_accepted_with_what_it_shows_in_comments() -> None:
     assert [rule.name for rule in load_rules(AlertsSettings(), STREAMS).rules] == [
-        "lag", "unread-records", "standing-still", "refusing", "failing", "stale", "dead-letters", "gate",
-        "audit",
+        "lag", "unread-records", "standing-still", "refusing", "failing", "store", "stale", "dead-letters",
+        "gate", "audit",
     ]  # fmt: skip
     lines = DEFAULT_RULES.read_text(encoding="utf-8").splitlines()
     shown = [line.removeprefix("# ") if " = " in line or "[[" in line else line for line in lines]
-    assert len(load("\n".join(shown).replace("how long it has", ""))) == 11
+    assert len(load("\n".join(shown).replace("how long it has", ""))) == 12
 
 
 def test_rules_are_read_with_their_defaults() -> None:
