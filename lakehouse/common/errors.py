@@ -65,10 +65,14 @@ class StoreWord(StrEnum):
 class ServiceError(LakehouseError):
     """A broker or another store could not be started, reached or stopped.
 
-    `word` is the state of the store that this error implies.
+    `word` is the state of the store that this error implies: the given one, or that of its class.
     """
 
     word = StoreWord.AWAY
+
+    def __init__(self, message: str, word: StoreWord | None = None) -> None:
+        super().__init__(message)
+        self.word = word or self.word
 
 
 class AccessDeniedError(ServiceError):
@@ -85,10 +89,6 @@ class SinkTroubleError(ServiceError):
     """An output store is unreachable or full, or refuses a request: `word` says which of these."""
 
     word = StoreWord.BEHIND
-
-    def __init__(self, message: str, word: StoreWord | None = None) -> None:
-        super().__init__(message)
-        self.word = word or self.word
 
 
 class ProduceError(LakehouseError):

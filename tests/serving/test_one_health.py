@@ -277,15 +277,14 @@ def told_of_stores_by_alerts(seen: Observation) -> list[tuple[str, str]]:
 
 
 def stores_in_metrics(seen: Observation) -> dict[str, list[str]]:
-    registry = CollectorRegistry()
-    registry.register(ObservationCollector(lambda: seen))
-
-    def word_of(store: str) -> list[str]:
-        labels = {"stream": "calls", "table": TABLE, "store": store}
-        value = "lakehouse_store_state"
-        return [one for one in StoreWord if registry.get_sample_value(value, {**labels, "word": one}) == 1.0]
-
-    return {store: word_of(store) for store in ("kafka", "redis", "postgres")}
+    return {
+        store: [
+            word
+            for word in StoreWord
+            if in_metrics(seen, "store_state", table=TABLE, store=store, word=word) == 1.0
+        ]
+        for store in ("kafka", "redis", "postgres")
+    }
 
 
 def in_metrics(seen: Observation, name: str, **labels: str) -> float | None:

@@ -14,7 +14,7 @@ With --steps, the tables in `status_steps` follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -166,29 +166,28 @@ def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
             yield _indented(Text(printable(what + "; ".join(gate.reasons)), style="red"))
 
 
-def _ailing(states: Iterable[StreamState]) -> dict[StoreState, list[str]]:
+def _ailing(states: Iterable[StreamState]) -> list[tuple[StoreState, list[str]]]:
     """Return the stores that are away or lack rows, with the names of the exports that fill them.
 
     If rows only wait for an export, the health or the backlog of its stream says so.
     """
-    found = dict[StoreState, list[str]]()
+    found = dict[tuple[str, StoreWord, str], tuple[StoreState, list[str]]]()
     for query in (query for state in states for query in state.queries):
         for one in query.stores:
             if one.lacks_rows or one.word is StoreWord.AWAY:
-                known = next((known for known in found if _is_same(known, one)), one)
-                found.setdefault(known, []).append(query.name)
-    return found
+                found.setdefault((one.name, one.word, one.reason), (one, []))[1].append(query.name)
+    return list(found.values())
 
 
 def _stores(
-    ailing: Mapping[StoreState, Sequence[str]],
+    ailing: Iterable[tuple[StoreState, Sequence[str]]],
     states: Sequence[StreamState],
     above: Sequence[str],
     at: tuple[datetime, int],
 ) -> Iterator[RenderableType]:
     """Yield a line for each ailing store, unless `above` or the health of a stream tells its reason."""
     told = [*above, *(state.health.reason for state in states)]
-    for one, queries in ailing.items():
+    for one, queries in ailing:
         if not any(one.reason in said for said in told):
             since = "" if one.since is None else f" since {_moment(one.since, *at)}"
             what = f"{one.name} is {one.word}{since} ({', '.join(queries)}): "
@@ -196,19 +195,15 @@ def _stores(
 
 
 def _advice(
-    states: Sequence[StreamState], ailing: Iterable[StoreState], above: Sequence[str]
+    states: Sequence[StreamState], ailing: Iterable[tuple[StoreState, object]], above: Sequence[str]
 ) -> Iterator[RenderableType]:
     """Yield what to do about each word that is shown, once."""
     words = {state.health.word for state in states} - {Word.WELL, Word.IDLE}
     words |= {Word.UNKNOWN} if above else set()
     for word in sorted(words, key=list(Word).index, reverse=True):
         yield _indented(Text.assemble((f"{word}: ", _COLOURS[word]), WHAT_TO_DO[word]))
-    for store in sorted({one.word for one in ailing}, key=list(StoreWord).index, reverse=True):
+    for store in sorted({one.word for one, _ in ailing}, key=list(StoreWord).index, reverse=True):
         yield _indented(Text.assemble((f"{store} (store): ", "yellow"), WHAT_TO_DO_FOR_A_STORE[store]))
-
-
-def _is_same(one: StoreState, other: StoreState) -> bool:
-    return (one.name, one.word, one.reason) == (other.name, other.word, other.reason)
 
 
 def _processes(states: Sequence[StreamState], at: datetime, width: int) -> Iterator[RenderableType]:

@@ -72,11 +72,10 @@ def note_lacking(
     progress: Progress | None = None,
 ) -> None:
     """Record why which stores lack rows. The rest of the note changes only if there is progress to record."""
-    file = file_of(path, topic)
-    known = _object(storage.read_text(spark, file)) if storage.exists(spark, file) else {}
+    known = _object(_text(spark, path, topic))
     kept = {name: value for name, value in known.items() if not name.endswith(_IS_BEHIND)}
     said = {} if progress is None else _said(progress)
-    storage.write_text(spark, file, json.dumps({**kept, **said, **_told(lacking)}))
+    storage.write_text(spark, file_of(path, topic), json.dumps({**kept, **said, **_told(lacking)}))
 
 
 def _said(progress: Progress) -> dict[str, Any]:
@@ -97,14 +96,12 @@ def _told(lacking: Mapping[str, Lacking]) -> dict[str, Any]:
 
 def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
     """Return how far the table has been sent, or None if nothing is recorded or the note is unreadable."""
-    file = file_of(path, topic)
-    return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
+    return progress_in(_text(spark, path, topic))
 
 
 def lacking(spark: SparkSession, path: str, topic: str | None) -> dict[str, Lacking]:
     """Return why which stores lack rows, according to the note."""
-    file = file_of(path, topic)
-    return lacking_in(storage.read_text(spark, file)) if storage.exists(spark, file) else {}
+    return lacking_in(_text(spark, path, topic))
 
 
 def lacking_in(text: str) -> dict[str, Lacking]:
@@ -116,6 +113,12 @@ def lacking_in(text: str) -> dict[str, Lacking]:
 def at_in(text: str) -> datetime | None:
     """Return the time of the last micro-batch (UTC), or None if the content of a note does not say it."""
     return _moment(_object(text).get("at"))
+
+
+def _text(spark: SparkSession, path: str, topic: str | None) -> str:
+    """Return the content of the note, which is empty if there is none."""
+    file = file_of(path, topic)
+    return storage.read_text(spark, file) if storage.exists(spark, file) else ""
 
 
 def _lacking(value: object) -> Lacking:

@@ -108,7 +108,7 @@ class Observer:
                 runs=runs.read_runs(self._settings.home, now),
                 now=now,
             )
-            states = tuple(one.state(seen, now) for one in self._streams)
+            states = tuple(one.state(seen) for one in self._streams)
             self._latest = Observation(
                 now, states, lake_reason or others_reason, broker_reason, self._events_reason
             )
@@ -180,7 +180,7 @@ def _reason(what: str, look: Callable[[], None]) -> str | None:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The parts of an observation that all streams share: topics, letters, gates, events and processes."""
+    """The parts of an observation that all streams share: topics, letters, gates, events, processes, time."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -228,16 +228,16 @@ class _Watched:
         for log in reversed(self._logs.values()):
             log.refresh()
 
-    def state(self, seen: _Seen, now: datetime) -> StreamState:
+    def state(self, seen: _Seen) -> StreamState:
         """Return the stream's state. After an error, the state contains only the reason."""
         try:
-            return self._state(seen, now)
+            return self._state(seen)
         except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others
             reason = f"the state of {self._stream.name} cannot be determined: {what_of(error)}"
             return StreamState(self._stream.name, Health(Word.UNKNOWN, reason), lake_reason=reason)
 
-    def _state(self, seen: _Seen, now: datetime) -> StreamState:
-        name, has_lake = self._stream.name, (seen.lake_reason or self._reason) is None
+    def _state(self, seen: _Seen) -> StreamState:
+        name, has_lake, now = self._stream.name, (seen.lake_reason or self._reason) is None, seen.now
         layers = [one for one in self._queries if has_lake and one.layer != "bronze"]
         times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
         newest = max((one.newest for one in times), default=None)
@@ -247,10 +247,7 @@ class _Watched:
             name,
             Health(Word.UNKNOWN, "not determined yet"),
             partitions=tuple(
-                lag
-                for one in self._queries
-                if one.layer == "bronze"
-                for lag in self._partitions(one, seen, now)
+                lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen)
             ),
             layers=tuple(lag for one in layers for lag in self._layers(one, now)),
             tables=tuple(measures.table_state(*one) for one in self._logs.items() if one[1].version >= 0),
@@ -323,7 +320,7 @@ class _Watched:
             return replace(health, reason=f"{health.reason}; {why}")
         return health
 
-    def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:
+    def _partitions(self, query: StreamQuery, seen: _Seen) -> list[PartitionLag]:
         topic = self._settings.topic(*query.reads)
         offsets = progress.kafka_offsets(self._logs[query.name], query.name, topic)
         if seen.broker_reason is not None:
@@ -331,7 +328,7 @@ class _Watched:
         if topic not in seen.ends:
             why = seen.broker.denied.get(topic, f"the broker has no topic {topic}")
             return measures.unknown_partitions(topic, offsets, why)
-        return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
+        return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, seen.now)
 
     def _layers(self, query: StreamQuery, now: datetime) -> list[LayerLag]:
         return [

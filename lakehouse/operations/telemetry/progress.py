@@ -29,18 +29,21 @@ def position(log: Log, query: str, source: Log) -> Position | None:
 
 def written_at(log: Log, query: str) -> datetime | None:
     """Return the time (UTC) when the query last wrote to its target table, or None if it never has."""
-    prefix = application(query, "")
-    at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
-    return None if at is None else from_ms(at)
+    last = _last_noted(log, query)
+    return None if last is None else from_ms(log.noted_ms[last])
 
 
 def written_bytes(log: Log, query: str) -> int | None:
     """Return the size of the files that the query's last micro-batch added to its target table, if known."""
+    last = _last_noted(log, query)
+    return None if last is None else log.noted_bytes.get(last)
+
+
+def _last_noted(log: Log, query: str) -> str | None:
+    """Return the query's application with the latest transaction, or None if it has none."""
     prefix = application(query, "")
-    last = max(
-        (name for name in log.noted_ms if name.startswith(prefix)), key=log.noted_ms.__getitem__, default=""
-    )
-    return log.noted_bytes.get(last)
+    own = (name for name in log.noted_ms if name.startswith(prefix))
+    return max(own, key=log.noted_ms.__getitem__, default=None)
 
 
 class ExportProgress:

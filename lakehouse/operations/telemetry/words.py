@@ -84,8 +84,20 @@ WHAT_TO_DO_FOR_A_STORE: Mapping[StoreWord, str] = {
 }
 
 
+class _Told:
+    """What can be said of a reason and of what to do."""
+
+    reason: str
+    todo: str
+
+    @property
+    def told(self) -> str:
+        """The reason and what to do."""
+        return f"{self.reason}. {self.todo}"
+
+
 @dataclass(frozen=True)
-class Health:
+class Health(_Told):
     """A stream's health, the reason, when it began (None if unknown), and what to do.
 
     `is_unrun` is true if the reason says that no process runs the stream or some of its layers.
@@ -100,14 +112,9 @@ class Health:
     def __post_init__(self) -> None:
         object.__setattr__(self, "todo", WHAT_TO_DO[self.word])
 
-    @property
-    def told(self) -> str:
-        """The reason and what to do."""
-        return f"{self.reason}. {self.todo}"
-
 
 @dataclass(frozen=True)
-class StoreState:
+class StoreState(_Told):
     """The state of a store that an export fills, the reason, when it began (None if unknown), and what to do.
 
     `lacks_rows` is true if the export has noted that the store lacks rows, which other stores might contain.
@@ -122,8 +129,3 @@ class StoreState:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "todo", WHAT_TO_DO_FOR_A_STORE[self.word])
-
-    @property
-    def told(self) -> str:
-        """The reason and what to do."""
-        return f"{self.reason}. {self.todo}"

@@ -195,10 +195,9 @@ def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None
         failure: ErrorCode = error.args[0]
         if failure.code() in _FENCED:
             raise FencedError(fenced) from error
-        failed = ServiceError(f"{what} failed: {failure.name()}: {failure.str()}")
-        if failure.code() > 0:  # the broker's answer; librdkafka's own codes are negative
-            failed.word = StoreWord.REFUSED
-        raise failed from error
+        # The broker's answers have positive codes, and librdkafka's own are negative.
+        word = StoreWord.REFUSED if failure.code() > 0 else StoreWord.AWAY
+        raise ServiceError(f"{what} failed: {failure.name()}: {failure.str()}", word) from error
     except BaseException:
         close()
         raise
