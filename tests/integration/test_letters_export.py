@@ -8,20 +8,23 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lakehouse.common.errors import PositionError
-from lakehouse.engine.layers.letters_export import steps
+from lakehouse.common.errors import PositionError, TableError
+from lakehouse.engine.layers import Allow
+from lakehouse.engine.layers.letters_export import filter_told, steps
 from lakehouse.engine.layers.step import Permitted
-from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.records.dead_letters import SCHEMA, Selection
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.operations.repair.replay import discard
 from lakehouse.settings import Settings
 from lakehouse.sinks.kafka.letters import Letter, record_of
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests.support import pipeline
+from tests.support import delta_commands, pipeline
 from tests.support.damage import as_in_a_new_process
 from tests.support.pipeline import Raw
 from tests.support.settings import MakeSettings
@@ -140,6 +143,90 @@ def test_an_adopted_copy_tells_the_letters_since_it_was_made(
         PositionError, match=r"^a copy of silver.dead_letters was adopted at .* on the adopted copy"
     ):
         send_waiting(lake, TRANSACTIONS, settings, Permitted(), NOW)
+
+
+FEED = """\
+1 insert           a open
+1 insert           b superseded
+2 update_preimage  a open
+2 update_postimage a open
+3 update_postimage a replayed
+3 update_preimage  a open
+4 update_preimage  a replayed
+4 update_postimage a open
+5 update_preimage  b superseded
+5 update_postimage b open
+6 insert           a discarded
+6 delete           a open
+7 delete           a discarded
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_partial", "told"),
+    [
+        (False, ["a open", "a replayed", "a open", "b open", "a discarded"]),
+        (True, ["a open", "b superseded", "a replayed", "a open", "b open", "a discarded"]),
+    ],
+)
+def test_a_letter_is_told_when_it_is_new_and_open_and_when_its_status_changes(
+    spark: SparkSession, is_partial: bool, told: list[str]
+) -> None:
+    rows = [
+        {
+            **dict.fromkeys(SCHEMA.names),
+            "stream": "s",
+            "topic": "t",
+            "partition": 0,
+            "offset": ord(id_),
+            "first_seen": NOW,
+            "id": id_,
+            "status": status,
+            "_change_type": kind,
+            "_commit_version": int(version),
+        }
+        for version, kind, id_, status in map(str.split, FEED.splitlines())
+    ]
+    rows += [{**row, "stream": "another"} for row in rows]
+    schema = StructType(
+        [*SCHEMA, StructField("_change_type", StringType()), StructField("_commit_version", LongType())]
+    )
+    found = filter_told(local_frame(spark, rows, schema), "s", is_partial=is_partial).collect()
+    assert [f"{row.id} {row.status}" for row in found] == told
+
+
+@pytest.mark.soak
+def test_letters_whose_changes_vacuum_has_removed_are_sent_if_that_is_allowed(
+    spark: SparkSession, settings: Settings
+) -> None:
+    lake = Lake(spark, settings.lake)
+    pipeline.send(settings, [ZERO], SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", "export", stream=TRANSACTIONS)
+    pipeline.send(settings, [BROKEN], SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", stream=TRANSACTIONS)
+    discard(lake, [TRANSACTIONS], Selection(rule="not_json"), NOW)
+    delta_commands.vacuum(spark, settings, pipeline.DEAD_LETTERS, everything=True)
+
+    with pytest.raises(TableError, match=r"silver.dead_letters up to version .* --allow resend"):
+        send_waiting(lake, TRANSACTIONS, settings, Permitted(), NOW)
+    assert send_waiting(lake, TRANSACTIONS, settings, Permitted(allow=(Allow.RESEND,)), NOW) == 1
+    _, (_, value, headers) = told(settings)
+    assert (value, headers["lakehouse.letter.status"]) == (b"{", b"discarded")
+    assert send_waiting(lake, TRANSACTIONS, settings, Permitted(), NOW) == 0
+
+
+@pytest.mark.soak
+def test_a_lake_without_letters_needs_to_be_allowed_only_once(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    pipeline.send(settings, [ZERO], SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", "export", stream=TRANSACTIONS)
+
+    another = Lake(spark, str(tmp_path / "another"))
+    with pytest.raises(PositionError, match="--allow resend"):
+        send_waiting(another, TRANSACTIONS, settings, Permitted(), NOW)
+    assert send_waiting(another, TRANSACTIONS, settings, Permitted(allow=(Allow.RESEND,)), NOW) == 0
+    assert send_waiting(another, TRANSACTIONS, settings, Permitted(), NOW) == 0
 
 
 def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:

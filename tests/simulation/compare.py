@@ -29,7 +29,7 @@ from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place
 from tests.simulation.model import Expected, Life, expected, is_kept
 from tests.support.outputs import KEYS, MISSING, Difference, in_redis, outputs
-from tests.support.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
+from tests.support.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, read_topic, rows_of
 from tests.support.verdicts import row_differences, window_differences
 
 _GRAINS = {"metrics_1m": METRICS_1M, "metrics_summary_10m": METRICS_SUMMARY_10M}
@@ -56,7 +56,7 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
             since_ms=life.since_ms,
             is_adopted=life.is_adopted,
         )
-    return found
+    return [*found, *_letters_sent(life, stream)]
 
 
 def table_differences(life: Life, stream: Stream) -> list[Difference]:
@@ -191,6 +191,31 @@ def _ordered(key: Mapping[str, Any]) -> str:
         name: micros(datetime.fromisoformat(key[name])) for name in _TIMES if isinstance(key.get(name), str)
     }
     return str(sorted({**key, **times}.items()))
+
+
+def letters_sent(settings: Settings) -> dict[str, str]:
+    """Return the last status of each letter in the topic of dead letters, by id."""
+    topic = settings.kafka.dead_letter_topic
+    found = (dict(one.headers) for one in read_topic(settings.kafka.bootstrap_servers, topic))
+    return {one["lakehouse.letter.id"].decode(): one["lakehouse.letter.status"].decode() for one in found}
+
+
+def _letters_sent(life: Life, stream: Stream) -> Iterator[Difference]:
+    """Compare the topic of dead letters with the letters: it has the last status of each that was ever open.
+
+    Only retention deletes letters, and only closed ones. A message from a lake that this one has replaced
+    may remain.
+    """
+    last, jobs = letters_sent(life.settings), {f"silver.{source.table}" for source in stream.sources}
+    letters = {one["id"]: one for one in _rows(life.settings, DEAD_LETTERS) if one["job"] in jobs}
+    for id_ in sorted(last.keys() | letters.keys()):
+        status = letters[id_]["status"] if id_ in letters else "closed, and gone"
+        said = last.get(id_, "closed, and not sent")
+        may_be_gone = "closed" in status + said and "open" not in {status, said}
+        if said != status and not may_be_gone and life.letters_left.get(id_) != said:
+            place = _text(coordinates_of(letters[id_])) if id_ in letters else id_
+            what = f"the last message says {said}, and the letter is {status}"
+            yield Difference("topic of dead letters", place, what)
 
 
 # The layers.

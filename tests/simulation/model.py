@@ -77,6 +77,7 @@ class Life:
     gold_us    by gold table: the table's own retention has deleted final rows whose last time is earlier
     left       by gold table: the last message of each row when this lake replaced another. These messages
                remain in the topic, even for rows that are not in this lake
+    letters_left  the last status of each letter in the topic then, by id
     since_ms   the time of the replacement, by the machine's clock; 0: never. Older rows in Redis remain until
                they expire
     is_adopted whether this lake was a copy of the replaced lake, and so may resend that lake's messages
@@ -94,6 +95,7 @@ class Life:
     lateness: dict[str, tuple[Lateness, ...]] = field(default_factory=dict)
     gold_us: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    letters_left: Mapping[str, str] = field(default_factory=dict)
     since_ms: int = 0
     is_adopted: bool = False
     altered: dict[Place, bytes | None] = field(default_factory=dict)

@@ -157,7 +157,8 @@ def _after(world: World, life: Life) -> Life:
         table.name: list(outputs.last_messages(world.settings, table.name).values())
         for table in world.stream.tables
     }
-    return replace(life, left=left, since_ms=int(time.time() * 1000))
+    letters = compare.letters_sent(world.settings)
+    return replace(life, left=left, letters_left=letters, since_ms=int(time.time() * 1000))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 
 from lakehouse.common.errors import LakehouseError, PositionError, TableError
-from lakehouse.engine.layers import LayerName, bronze, export, gold, silver
+from lakehouse.engine.layers import LayerName, bronze, export, gold, letters_export, silver
 from lakehouse.engine.layers.step import Step, StepMaker
 from lakehouse.testing.kills import CrashError
 
@@ -51,6 +51,8 @@ class Stepping:
         for layer in layers:
             for number in range(len(self._makers(layer))):
                 self._go(layer, number, batches, one_by_one=one_by_one)
+            if layer == "export":  # resending is allowed once
+                self._world.permitted = replace(self._world.permitted, allow=())
 
     def run_beside(self, layer: LayerName) -> None:
         """Plan a micro-batch of a layer, let another process run to rest, and write the planned one."""
@@ -108,8 +110,6 @@ class Stepping:
             batch = step.plan({})
         if batch is not None:
             with world.shared.timed(f"{layer} write"), step.write(batch, world.tick()):
-                if layer == "export":  # resending is allowed once
-                    world.permitted = replace(world.permitted, allow=())
                 return True
         ticker = step.ticker
         if ticker is not None and ticker.is_due(world.now):
@@ -134,4 +134,5 @@ class Stepping:
             case "gold":
                 return gold.steps(lake, stream, settings.run.max_bytes)
             case "export":
-                return export.steps(lake, stream, settings, permitted)
+                letters = letters_export.steps(lake, stream, settings, permitted)
+                return [*letters, *export.steps(lake, stream, settings, permitted)]

@@ -112,6 +112,7 @@ class World:
                 "lake": str(self.directory / "lake"),
                 "topics": {name: f"{name}-{suffix}" for name in names},
                 "kafka.topic_partitions": PARTITIONS,
+                "kafka.dead_letter_topic": f"letters-{suffix}",
                 "spark.shuffle_partitions": 1,
                 "redis.ttl_s": 100 * 365 * 86_400,  # Delta's own times are from the machine's clock
                 "redis.url": SecretStr(url_of(given.settings.redis.url.get_secret_value(), _REDIS)),
@@ -197,7 +198,7 @@ class World:
             self.restart()
             self.shared.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
             with suppress(Exception), administering(self.settings.kafka.access) as admin:
-                admin.delete_topics(list(self.settings.topics.values()))
+                admin.delete_topics([*self.settings.topics.values(), self.settings.kafka.dead_letter_topic])
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def restart(self) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.common.errors import PositionError
+from lakehouse.common.errors import PositionError, TableError
 from lakehouse.engine.layers import Allow
-from lakehouse.engine.layers.step import Batch
+from lakehouse.engine.layers.export_position import Begun
+from lakehouse.engine.layers.step import Batch, BatchResult
 from lakehouse.engine.progress import parts
 from lakehouse.engine.progress.parts import Part
 from lakehouse.sinks.change import Span
 from lakehouse.sinks.outgoing import as_inserted
 from lakehouse.storage import tables
-from lakehouse.storage.tables import Position, Progress
+from lakehouse.storage.spark.query_errors import are_files_gone
+from lakehouse.storage.tables import Position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +37,31 @@ class FeedBatch(Batch):
 class ChangeReading:
     """A reader of a table's change feed for one query.
 
-    `position` is None before the first changes are read.
+    `position` is None before the first changes are read. `allow` says what users have allowed.
     """
 
-    def __init__(self, spark: SparkSession, query: str, table: str, path: str) -> None:
+    def __init__(
+        self, spark: SparkSession, query: str, table: str, path: str, allow: Collection[Allow]
+    ) -> None:
         self._spark = spark
         self._query = query
         self._table = table
         self._path = path
+        self._allow = allow
         self._table_id = tables.table_id(spark, path)
         self.sent_as = tables.sent_as(spark, path)
         self.position: Position | None = None
         self._ahead: Position | None = None
         self._until: int | None = None
+        self._replaces = False
 
-    def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Start at the query's recorded progress (`done`).
+    def begin(self, begun: Begun) -> None:
+        """Start at the recorded progress; if a micro-batch was killed, the first read ends where it ended.
 
-        If a micro-batch was killed, `ahead` is its end, and the first read ends there.
+        If this progress replaces another table's, the first part can be empty, so that it is recorded.
         """
-        self.position, self._ahead = None if done is None else done.position, ahead
+        self.position = None if begun.progress is None else begun.progress.position
+        self._ahead, self._replaces = begun.ahead, begun.replaces
 
     def end_here(self) -> None:
         """Read no changes beyond the current version."""
@@ -79,7 +89,7 @@ class ChangeReading:
         end = (newest if self._until is None else min(newest, self._until)) + 1
         while first.is_beginning or first.version < end:
             part = parts.changes(self._spark, self._path, first, end, max_bytes=max_bytes)
-            if part.files:
+            if part.files or self._replaces:
                 return part
             if part.first.is_beginning and self.position is None:
                 return None  # an empty table may get rows before the next poll
@@ -87,7 +97,37 @@ class ChangeReading:
         return None
 
     def batch(self, part: Part) -> FeedBatch:
-        """Return the changes in a part, including _change_type, _commit_version and _commit_timestamp."""
+        """Return the changes in a part, including _change_type, _commit_version and _commit_timestamp.
+
+        Raises TableError if VACUUM has removed files, unless resending rows is allowed: `rest` then.
+        """
+        try:
+            return self._changes(part)
+        except (PySparkException, Py4JError) as error:
+            return self._rest_from(part.first, error)
+
+    def written(self, batch: FeedBatch, write: Callable[[FeedBatch], BatchResult]) -> BatchResult:
+        """Write a batch; if its files are gone by then, write the rest. Raises TableError like `batch`."""
+        try:
+            return write(batch)
+        except (PySparkException, Py4JError) as error:
+            if batch.lost is not None:
+                raise
+            return write(self._rest_from(batch.span.before, error))
+
+    def _rest_from(self, first: Position, error: Exception) -> FeedBatch:
+        rest = self._rest(first) if are_files_gone(error) else None
+        if rest is None:
+            raise error
+        if Allow.RESEND not in self._allow:
+            raise TableError(
+                f"{self._query} has not sent changes to {self._table} up to version {rest.lost}, and VACUUM "
+                f"has removed them. Run once with --allow {Allow.RESEND} to send the newest state of every "
+                "row that may have changed since; deletions up to that version are not sent"
+            ) from error
+        return rest
+
+    def _changes(self, part: Part) -> FeedBatch:
         if not part.first.is_beginning:
             first, last = part.first.version, part.end.version - 1
             return self._batch(part, tables.read_changes(self._spark, self._path, first, last))
@@ -95,7 +135,7 @@ class ChangeReading:
         at = tables.committed_at(self._spark, self._path, version)
         return self._batch(part, as_inserted(part.frame(self._spark, self._path), version, at))
 
-    def rest(self, first: Position) -> FeedBatch | None:
+    def _rest(self, first: Position) -> FeedBatch | None:
         """Return the changes from a position onward despite missing files, or None if no file is missing.
 
         Up to the last version with a missing file, the newest state of each row that is still present is
@@ -130,4 +170,4 @@ class ChangeReading:
 
     def advance(self, position: Position) -> None:
         """Continue reading from a position."""
-        self.position, self._ahead = position, None
+        self.position, self._ahead, self._replaces = position, None, False

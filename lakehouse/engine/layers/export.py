@@ -23,8 +23,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from lakehouse.common.errors import ServiceError, SinkTroubleError, TableError
-from lakehouse.engine.layers import Allow, gold
+from lakehouse.common.errors import ServiceError, SinkTroubleError
+from lakehouse.engine.layers import gold
 from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
 from lakehouse.engine.layers.export_position import Noted
 from lakehouse.engine.layers.following import Following, Stopwatch
@@ -39,8 +39,7 @@ from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
 from lakehouse.storage.spark.execution import Amount, amount_of, execute_for, gathered, size_of
 from lakehouse.storage.spark.kept import Kept
-from lakehouse.storage.spark.query_errors import are_files_gone
-from lakehouse.storage.tables import Lake, Position, Progress
+from lakehouse.storage.tables import Lake, Progress
 from lakehouse.streams.definition import GoldTable, MergedTable, Stream
 
 LARGE_FROM_ROWS = 50_000
@@ -83,15 +82,16 @@ class _Export(Step):
         self._source = f"gold.{made_by.name}"  # its micro-batches also fill this table
         self._path = lake.ensure_source(gold.spec(table))
         self._max_bytes = settings.run.max_bytes
-        self._allow = permitted.allow
         exported = Exported(lake, self._path, table, settings, permitted.on_notice, self._note_unsent)
         self._place = LEAD.place(table, settings)
         with self._leading(datetime.now(UTC)):
             self._lead = LEAD.make(exported)
             noted = self._noted()
-        self._reading = ChangeReading(lake.spark, self.name, f"gold.{table.name}", self._path)
+        self._reading = ChangeReading(
+            lake.spark, self.name, f"gold.{table.name}", self._path, permitted.allow
+        )
         begun = noted.begun(permitted)
-        self._reading.begin(begun.progress, begun.ahead)
+        self._reading.begin(begun)
         kinds = used_by(table, settings)
         own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
         self._changes, self._leaves = Kept(changes_of(table, own).of), leaves(table)
@@ -102,41 +102,14 @@ class _Export(Step):
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes, or return None if there are none."""
         part = self._reading.next(max_bytes=self.limit or self._max_bytes)
-        if part is None:
-            return None
-        try:
-            return self._reading.batch(part)
-        except (PySparkException, Py4JError) as error:
-            return self._rest_from(part.first, error)
+        return None if part is None else self._reading.batch(part)
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Send the chosen changes. Changes that the lead already has are sent only to the sinks."""
         if not isinstance(batch, FeedBatch):
             raise TypeError(f"{self.name} can only write a micro-batch of changes")
-        try:
-            result = self._write(batch, now)
-        except (PySparkException, Py4JError) as error:
-            if batch.lost is not None:
-                raise
-            result = self._write(self._rest_from(batch.span.before, error), now)
-        yield Passed(result)
-
-    def _rest_from(self, first: Position, error: Exception) -> FeedBatch:
-        """Return the changes that remain after VACUUM has removed files.
-
-        Raises TableError unless resending rows is allowed. If `error` has another cause, raises it unchanged.
-        """
-        rest = self._reading.rest(first) if are_files_gone(error) else None
-        if rest is None:
-            raise error
-        if Allow.RESEND not in self._allow:
-            raise TableError(
-                f"{self.name} has not sent changes to gold.{self._table.name} up to version {rest.lost}, and "
-                f"VACUUM has removed them. Run once with --allow {Allow.RESEND} to send the newest state of "
-                "every row that may have changed since; deletions up to that version are not sent"
-            ) from error
-        return rest
+        yield Passed(self._reading.written(batch, lambda one: self._write(one, now)))
 
     def _write(self, batch: FeedBatch, now: datetime) -> BatchResult:
         amount = amount_of(size_bytes=size_of(batch.rows))

@@ -26,12 +26,14 @@ class Begun:
 
     `progress` is None if nothing has been sent. `ahead` is the position at which the next micro-batch must
     end, because an earlier attempt was killed or because the micro-batch cannot be split; None means that it
-    can end anywhere. `lacking` says why which sinks lack rows; None means that any sink might lack rows.
+    can end anywhere. `lacking` says why which sinks lack rows; None means that any sink might lack rows. If
+    the topic records another table's progress, which must not be refused again, `replaces` is true.
     """
 
     progress: Progress | None
     ahead: Position | None
     lacking: Mapping[str, sent.Lacking] | None
+    replaces: bool = False
 
     def lacking_of(self, sink: str) -> sent.Lacking | None:
         """Return why a sink might lack rows that were sent, or None if it has them."""
@@ -79,7 +81,7 @@ class Noted:
         if sliced is not None and ahead is None and is_beyond:
             # All earlier rows and some slices of the micro-batch have been sent.
             return Begun(Progress(sender, sliced.before), sliced.after, lacking)
-        return Begun(progress, ahead, lacking)
+        return Begun(progress, ahead, lacking, replaces=self.in_topic is not None and in_topic is None)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
         """Return the topic's progress, or None if it belongs to another table and resending is allowed."""

@@ -1,4 +1,4 @@
-"""Send each dead letter to a topic, once when it is new and once when it is closed.
+"""Send each dead letter to a topic, when it is new and open and whenever its status changes.
 
 Each stream has a step for this, which runs after silver, so dead letters are sent while the stream runs. A
 dead letter is not sent again if a replay fails. It is never sent if its record has come back from the topic
@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from lakehouse.engine.layers.change_reading import ChangeReading, FeedBatch
@@ -68,11 +68,10 @@ class _LettersExport(Step):
         self._sink = LetterSink(settings.kafka.access, settings.kafka.dead_letter_topic, stream.name)
         self._note = note_name(stream, settings.kafka.dead_letter_topic)
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
-        self._reading = ChangeReading(lake.spark, self.name, table, self._path)
+        self._reading = ChangeReading(lake.spark, self.name, table, self._path, permitted.allow)
         noted = Noted(lake.spark, self._path, table, self._note, there, None)
         # No dead letter replaces another, so an adopted copy can send dead letters without catching up first.
-        begun = noted.begun(replace(permitted, adopts=True))
-        self._reading.begin(begun.progress, begun.ahead)
+        self._reading.begin(noted.begun(replace(permitted, adopts=True)))
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes to the dead-letter table, or return None if there are none."""
@@ -84,16 +83,20 @@ class _LettersExport(Step):
         """Send the chosen dead letters."""
         if not isinstance(batch, FeedBatch):
             raise TypeError(f"{self.name} can only write a micro-batch of dead letters")
+        yield Passed(self._reading.written(batch, self._write))
+
+    def _write(self, batch: FeedBatch) -> BatchResult:
         span = batch.span
-        count = self._sink.write(self._letters(batch.rows), span)
+        count = self._sink.write(self._letters(batch), span)
         sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
         self._reading.advance(span.after)
-        yield Passed(BatchResult(count, {self._sink.topic: count}))
+        return BatchResult(count, {self._sink.topic: count})
 
-    def _letters(self, feed: DataFrame) -> Iterator[Letter]:
+    def _letters(self, batch: FeedBatch) -> Iterator[Letter]:
         """Yield the dead letters to send, except those of records that keep returning, as from a mirror."""
         refused = 0
-        for letter in map(_letter, streamed(filter_told(feed, self._stream))):
+        told = filter_told(batch.rows, self._stream, is_partial=batch.lost is not None)
+        for letter in map(_letter, streamed(told)):
             if letter.rounds > MOST_ROUNDS:
                 refused += 1
             else:
@@ -115,15 +118,21 @@ class _LettersExport(Step):
         self._sink.close()
 
 
-def filter_told(feed: DataFrame, stream: str) -> DataFrame:
+def filter_told(feed: DataFrame, stream: str, *, is_partial: bool = False) -> DataFrame:
     """Keep the changes to a stream's dead letters that must be sent, in commit order.
 
-    A dead letter is sent when it is new and open, and again when it is no longer open.
+    A dead letter is sent when it is new and open, and whenever its status changes, for example when a rebuild
+    opens it again. If the feed `is_partial`, because changes were removed, new rows in it may be old letters
+    that have been closed, so they are sent, too.
     """
-    kind = F.col("_change_type")
-    is_over = (kind == "update_postimage") & (F.col("status") != OPEN)
-    is_new = (kind == "insert") & (F.col("status") == OPEN)
-    told = feed.where((F.col("stream") == stream) & (is_new | is_over))
+    is_before = F.col("_change_type").isin("update_preimage", "delete")
+    of_letter = Window.partitionBy("_commit_version", "id").orderBy(is_before.desc())
+    before = F.lag("status").over(of_letter)
+    changed = feed.where(F.col("stream") == stream).withColumn("_before", before).where(~is_before)
+    is_new, is_open = F.col("_before").isNull(), F.col("status") == OPEN
+    told = changed.where(
+        F.when(is_new, is_open | F.lit(is_partial)).otherwise(F.col("_before") != F.col("status"))
+    )
     return told.orderBy("_commit_version", "first_seen", "topic", "partition", "offset").select(*_FIELDS)
 
 

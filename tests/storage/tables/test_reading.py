@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.layers.export_position import Begun
 from lakehouse.engine.progress import parts
 from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import local_frame
@@ -45,8 +46,9 @@ def appends_since(spark: SparkSession, path: str, position: Position | None) -> 
 
 def changes_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
     """Return what a reader of the change feed gets, and its position then."""
-    reading, found = ChangeReading(spark, "test", "silver.test", path), list[int]()
-    reading.begin(None if position is None else Progress(reading.sent_as, position), None)
+    reading, found = ChangeReading(spark, "test", "silver.test", path, ()), list[int]()
+    progress = None if position is None else Progress(reading.sent_as, position)
+    reading.begin(Begun(progress, None, {}))
     while (part := reading.next(max_bytes=1)) is not None:
         changes = reading.batch(part).rows.collect()
         assert {row["_change_type"] for row in changes} == {"insert"}
