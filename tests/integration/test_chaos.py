@@ -1,7 +1,9 @@
 """The pipeline's processes and the services beneath them are killed under load: the books balance.
 
-A short run of tests/chaos, part of `make soak`: one process for all layers and one for each alternate, and
-records are mixed. `make chaos` runs for longer, and with faults of other kinds.
+Two short runs of tests/chaos, part of `make soak`: one process for all layers and one for each alternate,
+with mixed records; and the four jobs on a standalone cluster, whose workers die. Both need the whole machine,
+so they are in one module, whose tests never run side by side. `make chaos` runs for longer, and with faults
+of other kinds.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ DECK = (
     "empty PostgreSQL",
     "the disk refuses writes",
     *MIXED,
+)
+ON_CLUSTER = (
+    "kill a worker inside a micro-batch",
+    "freeze silver inside a micro-batch",
+    "freeze gold inside a micro-batch",
+    "freeze export inside a micro-batch",
 )
 
 
@@ -57,5 +65,35 @@ def test_the_faults_took_place_and_every_layer_came_back(outcome: Outcome) -> No
     assert outcome.books.poison > 100
 
 
-def test_the_deck_is_of_known_faults() -> None:
-    assert set(DECK) <= FAULTS.keys()
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    plan = Plan(
+        seed=3,
+        rate=40,
+        deck=ON_CLUSTER,
+        shuffled=False,
+        poison=0.1,
+        quiet_s=1.0,
+        calm=1.0,
+        outage=Outage(4.0, 8.0),
+        way="cluster",
+    )
+    return run_chaos(tmp_path_factory.mktemp("cluster"), plan, print)
+
+
+@pytest.mark.soak
+def test_every_table_topic_and_redis_row_is_the_oracles_after_a_cluster(clustered: Outcome) -> None:
+    assert clustered.differences == []
+
+
+@pytest.mark.soak
+def test_a_worker_was_lost_and_each_frozen_driver_met_its_successor(clustered: Outcome) -> None:
+    assert {name for name, times in clustered.faults.items() if times > 0} == set(ON_CLUSTER), (
+        clustered.misses
+    )
+    assert sorted(clustered.starts) == sorted(LAYERS)
+    assert clustered.books.sent == clustered.books.clean + clustered.books.dead
+
+
+def test_the_decks_are_of_known_faults() -> None:
+    assert {*DECK, *ON_CLUSTER} <= FAULTS.keys()

@@ -145,6 +145,7 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (1, lambda _rng: repairs.RebuildGold()),
     (1, _resolve),
     (1, lambda _rng: operations.Adopt()),
+    (1, lambda _rng: repairs.ClearState()),
 )
 """Actions during which a process may be killed."""
 
@@ -164,6 +165,7 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (4, _rebuild),
     (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
     (5, _maintain),
+    (1, lambda _rng: repairs.ClearState()),
     (3, lambda rng: tables.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
     (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "gold")))),
     (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "letters")), everything=True)),
@@ -208,7 +210,7 @@ def _broken_and_given_up(_rng: Random) -> list[Action]:
 _PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_again, _broken_and_given_up)
 """Actions that lead to a status that chance rarely reaches."""
 
-_LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
+_LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 7}
 _WRITES = {"Replay": 5, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
 """The approximate number of writes per action."""
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import ClassVar
 
 from lakehouse.engine.records.dead_letters import SENT_AGAIN_AS, Selection
+from lakehouse.operations.maintenance.fold_state import clear_state
 from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
@@ -356,3 +357,14 @@ class Maintain(Action):
             world.where = "maintain"
             for task in tasks([world.stream], settings):
                 Keeper(world.lake, settings).keep(task, world.now)
+
+
+@dataclass(frozen=True)
+class ClearState(Action):
+    """Clear the fold state of gold rows that no later record can change, unless it is replayed."""
+
+    def do(self, world: World) -> None:
+        world.tick()
+        with world.process(partial(self.do, world)), world.refusing():
+            world.where = "clear state"
+            clear_state(world.lake, [world.stream])
