@@ -153,8 +153,8 @@ class Contract:
     tombstone        the field that gets the Kafka key of a record without a value; the record's other fields
                      are null. None: such a record is invalid
 
-    The event time is a number or an ISO 8601 string. If it is absent or null, the Kafka record's timestamp is
-    used.
+    The event time is a number, or a string in ISO 8601 or RFC 2822. If it is absent or null, the Kafka
+    record's timestamp is used.
     """
 
     fields: tuple[Field, ...]

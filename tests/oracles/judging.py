@@ -27,6 +27,11 @@ _ISO = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[T ]([0-9]{2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
 )
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MAIL = re.compile(
+    "(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), )?([0-9]{1,2}) ([A-Z][a-z]{2}) ([0-9]{4}) "
+    "([0-9]{2}:[0-9]{2}:[0-9]{2}) (GMT|[+-][0-9]{4})"
+)
 
 _SPECIAL = re.compile("[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -282,12 +287,21 @@ def _event_time(stamp: object, kafka_timestamp_ms: int, earliest_us: int) -> tup
         known = is_accepted and kafka_timestamp_ms != _NO_TIMESTAMP
         return (kafka_timestamp_ms * 1000, None) if known else (0, "bad_timestamp")
     if isinstance(stamp, str):
-        micros = _parse_iso(stamp, earliest_us)
+        micros = _parse_iso(_as_iso(stamp), earliest_us)
         return (0, "bad_timestamp") if micros is None else (micros, None)
     if not isinstance(stamp, Number) or not stamp.is_integer:
         return 0, "wrong_type"  # integers with 39 digits or more are read as floating point
     micros = stamp.integer * 1000
     return (micros, None) if earliest_us <= micros <= _LAST_US else (0, "bad_timestamp")
+
+
+def _as_iso(text: str) -> str:
+    """Return a time in RFC 2822 as ISO 8601, and any other text unchanged."""
+    match = _MAIL.fullmatch(text)
+    if match is None or match[2] not in _MONTHS:
+        return text
+    day, month, year, time, offset = match.groups()
+    return f"{year}-{_MONTHS.index(month) + 1:02}-{day:0>2}T{time}{offset.replace('GMT', 'Z')}"
 
 
 def _parse_iso(text: str, earliest_us: int) -> int | None:

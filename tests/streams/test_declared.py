@@ -45,6 +45,67 @@ def refused(toml: str) -> str:
     return str(found.value)
 
 
+STOCK = """
+kind = "windowed_sums"
+topic = "shop.public.deliveries"
+envelope = "debezium"
+unique_by = "id"
+by = ["product", { name = "shopId", accepts_numbers = true }]
+value = "pieces"
+fields = [{ name = "note", required = false }]
+length = "1d"
+"""
+
+
+def test_an_envelope_gives_each_field_its_path_and_a_row_is_corrected_and_deleted() -> None:
+    (source,) = one(STOCK).sources
+
+    assert {field.name: field.column for field in source.contract.fields} == {
+        "after.product": "product",
+        "after.shopId": "shop_id",
+        "after.pieces": "pieces",
+        "after.note": "note",
+        "after.id": "after_id",
+        "source.lsn": "source_lsn",
+    }
+    assert (source.unique_by, source.sequence_by) == ("after.id", "source.lsn")
+    assert (source.deletion_key, source.deleted_if) == ("json:id", "op=d")
+    assert source.contract.event_time == "source.ts_ms"
+    (other,) = one(STOCK + 'sequence_by = "source.pos"\ndeleted_if = "op=x"').sources
+    assert (other.sequence_by, other.deleted_if) == ("source.pos", "op=x")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            STOCK.replace('unique_by = "id"', ""),
+            'streams.one: envelope = "debezium" needs unique_by, the column with the primary key',
+        ),
+        (STOCK.replace("debezium", "maxwell"), "streams.one.envelope = 'maxwell': expected 'debezium'"),
+    ],
+)
+def test_an_envelope_without_a_primary_key_or_of_another_tool_is_refused(keys: str, message: str) -> None:
+    assert refused(keys) == message
+
+
+def test_a_key_that_a_table_selects_is_no_field_of_the_row() -> None:
+    stream = one("""
+        kind = "sql"
+        topic = "shop.public.deliveries"
+        envelope = "debezium"
+        unique_by = "id"
+        fields = [{ name = "pieces", type = "long" }]
+        tables = [
+            { by = "product", aggregates = { count = "count(*)" } },
+            { by = "size", select = { size = "pieces > 9" }, aggregates = { count = "count(*)" } },
+        ]
+    """)
+
+    names = {field.name for field in stream.sources[0].contract.fields}
+    assert names == {"after.pieces", "after.product", "after.id", "source.lsn"}
+
+
 def test_sums_are_those_of_its_keys(case: Case) -> None:
     stream = one("""
         kind = "windowed_sums"

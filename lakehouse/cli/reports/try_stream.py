@@ -31,7 +31,7 @@ _ALWAYS = "(but outside the kind sql, values and keys are always required)"
 KEYS = {
     "bad_timestamp": (
         "if the times are right, declare their format with event_time_unit or event_time_zone; text must be "
-        "in ISO 8601"
+        "in ISO 8601 or RFC 2822"
     ),
     "wrong_type": (
         "if the values are right, declare the field's type, accepts_numbers = true for a string, or "

@@ -79,8 +79,8 @@ def unread_times(fields: Sequence[Seen]) -> str | None:
     for field in fields:
         if field.type is FieldType.STRING and field.words & TIME_WORDS and field.is_required:
             return (
-                f"{printable(shown(field.path))} is not in ISO 8601, but contains text such as "
-                f"{shown_value(field)}: have the producer write times such as 2026-03-01T12:00:00Z"
+                f"{printable(shown(field.path))} is in neither ISO 8601 nor RFC 2822, but contains text such "
+                f"as {shown_value(field)}: have the producer write times such as 2026-03-01T12:00:00Z"
             )
     return None
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.printable import cut, printable
 from lakehouse.dev.scaffold.reading import Sample, number_in
-from lakehouse.engine.records.event_times import AS_DIGITS
+from lakehouse.engine.records.event_times import AS_DIGITS, MAIL_TIME
 from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.kinds.records import column_of
 from lakehouse.streams.messages import json_path
@@ -44,6 +45,7 @@ _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
+_MAIL = re.compile(MAIL_TIME)
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -198,16 +200,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Time:
-    """The format of a field's times: a number in some unit, or ISO 8601 with an offset or in a zone."""
+    """The format of a field's times: a number in some unit, ISO 8601 with an offset or in a zone, or mail's.
+
+    Mail's format is RFC 2822.
+    """
 
     unit: TimeUnit | None
     zone: str | None
+    is_of_mail: bool = False
 
     def of(self, value: Any) -> datetime:
         """Return one of the field's values as a UTC time."""
         if self.unit is not None:
             return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
-        found = datetime.fromisoformat(str(value))
+        read = parsedate_to_datetime if self.is_of_mail else datetime.fromisoformat
+        found = read(str(value))
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
     @property
@@ -215,6 +222,8 @@ class Time:
         """A description of the format."""
         if self.unit is not None:
             return f"a number of {self.unit} since 1970"
+        if self.is_of_mail:
+            return "RFC 2822"
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
 
 
@@ -271,13 +280,7 @@ def value_at(record: Mapping[str, Any], names: Names) -> Any:
 def time_of(field: Seen) -> Time | None:
     """Return the format of a field's times, or None unless all values are times in this century."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
-        for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
-            if all(_is_likely(int(value), unit) for value in field.values):
-                return Time(unit, None)
-        found = [_ISO.fullmatch(value) if _is_moment(value) else None for value in field.values]
-        if not all(found):
-            return None
-        return Time(None, None if all(one and one[3] for one in found) else "UTC")
+        return _time_of_text(field)
     if field.type not in (FieldType.LONG, FieldType.DECIMAL):
         return None
     for unit in _PER_SECOND:
@@ -287,14 +290,26 @@ def time_of(field: Seen) -> Time | None:
     return None
 
 
+def _time_of_text(field: Seen) -> Time | None:
+    for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
+        if all(_is_likely(int(value), unit) for value in field.values):
+            return Time(unit, None)
+    if all(_MAIL.fullmatch(value) and _is_moment(value, parsedate_to_datetime) for value in field.values):
+        return Time(None, None, is_of_mail=True)
+    found = [_ISO.fullmatch(value) if _is_moment(value) else None for value in field.values]
+    if not all(found):
+        return None
+    return Time(None, None if all(one and one[3] for one in found) else "UTC")
+
+
 def _is_likely(number: int | Decimal, unit: TimeUnit) -> bool:
     first, last = (int(bound.timestamp()) * _PER_SECOND[unit] for bound in _LIKELY)
     return first <= number <= last
 
 
-def _is_moment(value: str) -> bool:
+def _is_moment(value: str, read: Callable[[str], datetime] = datetime.fromisoformat) -> bool:
     try:
-        datetime.fromisoformat(value)
+        read(value)
     except ValueError:
         return False
     return True

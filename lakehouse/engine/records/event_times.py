@@ -34,6 +34,13 @@ _NAMES: dict[TimeUnit, str] = {
     "us": "microseconds",
     "ns": "nanoseconds",
 }
+MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+MAIL_TIME = (
+    "(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), )?([0-9]{1,2}) "
+    f"({'|'.join(MONTHS[at : at + 3] for at in range(0, 36, 3))}) "
+    "([0-9]{4}) ([0-9]{2}:[0-9]{2}:[0-9]{2}) (GMT|[+-][0-9]{4})"
+)
+"""A pattern for times as in mail (RFC 2822) and HTTP (RFC 9110); its groups are the day, month, and so on."""
 _LIKELY_S = (946_684_800, 4_102_444_800)  # the years 2000 and 2100
 _LOCAL = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 _OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)"  # Spark's cast reads all of them
@@ -139,13 +146,14 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Parse an ISO 8601 time (or digits, for us and ns); return null for any other text.
+    """Parse a time in ISO 8601 or RFC 2822 (or digits, for us and ns); return null for any other text.
 
-    A space may replace the T, as in pandas and in logs. An offset may lack the colon, as Python's %z does, or
-    the minutes, as in PostgreSQL.
+    In ISO 8601, a space may replace the T, as in pandas and in logs, and an offset may lack the colon, as
+    Python's %z does, or the minutes, as in PostgreSQL.
     """
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
+    of_offset = F.coalesce(of_offset, F.when(text.rlike(rf"^{MAIL_TIME}\z"), _from_mail(text)))
     if contract.event_time_unit in AS_DIGITS:
         number = F.when(text.rlike(r"^[0-9]{1,19}\z"), text.try_cast("bigint"))
         of_offset = F.coalesce(of_offset, of_number(number, contract.event_time_unit))
@@ -156,6 +164,15 @@ def _from_text(text: Column, contract: Contract) -> Column:
     shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # as local time in the zone
     at = F.to_utc_timestamp(shown, zone)
     return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
+
+
+def _from_mail(text: Column) -> Column:
+    """Return the time of a text that matches MAIL_TIME. Whether the day of the week is right is ignored."""
+    day, month, year, time, offset = (F.regexp_extract(text, MAIL_TIME, group) for group in range(1, 6))
+    number = (F.call_function("instr", F.lit(MONTHS), month) + 2) / 3
+    date = F.concat_ws("-", year, F.lpad(number.cast("int").cast("string"), 2, "0"), F.lpad(day, 2, "0"))
+    zone = F.when(offset == "GMT", F.lit("Z")).otherwise(offset)
+    return F.concat(date, F.lit("T"), time, zone).try_cast("timestamp")
 
 
 def _forms(contract: Contract) -> str:

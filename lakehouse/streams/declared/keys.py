@@ -11,6 +11,7 @@ from pydantic import Field as Key
 
 from lakehouse.common.record_lines import RecordFormat
 from lakehouse.streams.contract import FieldType, TimeUnit
+from lakehouse.streams.declared.envelopes import in_debezium
 from lakehouse.streams.declared.rules import RuleKeys
 from lakehouse.streams.declared.values import (
     DeletedIf,
@@ -151,6 +152,13 @@ class OfKind(Table):
 
 class OfOneTopic(OfKind, NewSource):
     """The keys for a kind that reads a single topic."""
+
+    envelope: Literal["debezium"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _open_envelope(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return in_debezium(given) if given.get("envelope") == "debezium" else given
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
         """Return the stream's keys, which include those for its only source."""

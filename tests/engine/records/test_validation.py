@@ -258,6 +258,12 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
             '" 2026-01-01T00:00:00Z"',
             '"2026-01-01T00:00:00Z "',
             r'"2026-01-01T00:00:00Z\n"',
+            '"Thu, 01 Jan 2026 00:00:00 EST"',
+            '"Thu, 01 Jan 2026 00:00:00"',
+            '"thu, 01 jan 2026 00:00:00 GMT"',
+            '"31 Feb 2026 00:00:00 GMT"',
+            '"1 Jan 2026 00:00:00 +0160"',
+            '"001 Jan 2026 00:00:00 GMT"',
             '"2026-01-01T00:00:00+2"',
             '"2026-01-01T00:00:00+020"',
             '"2026-01-01T00:00:00+02:0"',
@@ -428,6 +434,9 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
             ('"2026-01-01 00:00:00+00"', MIDNIGHT),
             ('"2025-12-31T22:00-02"', MIDNIGHT),
             ('"2026-01-01T18:00:00+1800"', MIDNIGHT),
+            ('"Thu, 01 Jan 2026 02:00:00 +0200"', MIDNIGHT),
+            ('"1 Jan 2026 00:00:00 GMT"', MIDNIGHT),
+            ('"Wed, 31 Dec 2025 18:30:00 -0530"', MIDNIGHT),
             ('"2026-01-01T00:00:00.5Z"', MIDNIGHT + 500_000),
             ('"2026-01-01T00:00:00.123456Z"', MIDNIGHT + 123_456),
             ('"2026-01-01T00:00:00.123456999Z"', MIDNIGHT + 123_456),
@@ -779,6 +788,15 @@ iso_times = st.builds(
         ]
     ),
 ).map('"{}"'.format)
+mail_times = st.builds(
+    "{}{} {} {} {} {}".format,
+    st.sampled_from(["", "Mon, ", "Sun, ", "sun, ", "Mon "]),
+    st.sampled_from(["1", "01", "28", "29", "30", "31", "32", "0"]),
+    st.sampled_from(["Jan", "Feb", "Apr", "Dec", "jan", "Mai"]),
+    st.sampled_from(["2025", "2026", "2024", "0001", "9999", "26"]),
+    st.sampled_from(["00:00:00", "23:59:59", "24:00:00", "12:60:00", "12:00", "1:00:00"]),
+    st.sampled_from(["GMT", "+0000", "+0200", "-0530", "+1800", "-1801", "+0160", "EST", "Z", "+02:00"]),
+).map('"{}"'.format)
 recent = st.integers(-10, 6).map(lambda minutes: str(micros(LANDED) // 1000 + minutes * MINUTE_MS))
 timestamps = st.one_of(
     recent,
@@ -786,6 +804,7 @@ timestamps = st.one_of(
     st.sampled_from(["0", "-62135596800001", "253402300800000", "9" * 19, "1" * 38, "1" * 39, "1.5", "1e12"]),
     recent.map("{}.0".format),
     iso_times,
+    mail_times,
 )
 
 
