@@ -56,7 +56,13 @@ class Stepping:
 
     def run_beside(self, layer: LayerName) -> None:
         """Plan a micro-batch of a layer, let another process run to rest, and write the planned one."""
-        for number, first in enumerate(self._stepped(layer)):
+        try:
+            planning = self._stepped(layer)
+        except TableError as error:
+            if not self._waits(error):
+                raise
+            return
+        for number, first in enumerate(planning):
             self._world.where = first.name
             batch = first.plan({})
             self._steps.pop(layer, None)
@@ -94,8 +100,7 @@ class Stepping:
             except Exception as error:
                 if world.writes.killed is not None:
                     raise CrashError from error
-                if isinstance(error, TableError) and "existing rows depend on this setting" in str(error):
-                    world.notices.append(f"waits for a rebuild: {str(error)[:300]}")
+                if self._waits(error):
                     return
                 failures += 1
                 self.close()
@@ -103,6 +108,13 @@ class Stepping:
                     raise StuckError(f"{layer} fails: {type(error).__name__}: {str(error)[:600]}") from error
         if left == 0 and batches is None:
             raise StuckError(f"{layer} does not come to rest")
+
+    def _waits(self, error: Exception) -> bool:
+        """Return whether a layer waits for a rebuild that was killed, and note it."""
+        waits = isinstance(error, TableError) and "existing rows depend on this setting" in str(error)
+        if waits:
+            self._world.notices.append(f"waits for a rebuild: {str(error)[:300]}")
+        return waits
 
     def _take(self, step: Step, layer: LayerName) -> bool:
         world = self._world
