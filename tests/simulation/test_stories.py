@@ -82,7 +82,7 @@ def test_every_form_is_chosen_and_corrected_records_are_the_usual_ones() -> None
 
 def test_a_form_that_is_asked_for_has_its_sides_and_poison_of_its_own() -> None:
     calls = [one for number in range(60) for one in make(7, number, form="calls").actions]
-    changes = [one for number in range(40) for one in make(7, number, form="debezium").actions]
+    changes = [one for number in range(60) for one in make(7, number, form="debezium").actions]
 
     assert {one.side for one in calls if isinstance(one, Send)} == {0, 1}
     assert {one.side for one in calls if isinstance(one, Maintain)} == {-1, 0, 1}
