@@ -209,12 +209,12 @@ def _letters_sent(life: Life, stream: Stream) -> Iterator[Difference]:
     last, jobs = letters_sent(life.settings), {f"silver.{source.table}" for source in stream.sources}
     letters = {one["id"]: one for one in _rows(life.settings, DEAD_LETTERS) if one["job"] in jobs}
     for id_ in sorted(last.keys() | letters.keys()):
-        status = letters[id_]["status"] if id_ in letters else "closed, and gone"
-        said = last.get(id_, "closed, and not sent")
-        may_be_gone = "closed" in status + said and "open" not in {status, said}
-        if said != status and not may_be_gone and life.letters_left.get(id_) != said:
-            place = _text(coordinates_of(letters[id_])) if id_ in letters else id_
-            what = f"the last message says {said}, and the letter is {status}"
+        said, letter = last.get(id_), letters.get(id_)
+        status = None if letter is None else letter["status"]
+        is_closed_in_one = None in {said, status} and "open" not in {said, status}
+        if said != status and not is_closed_in_one and (id_, said) not in life.letters_left.items():
+            place = id_ if letter is None else _text(coordinates_of(letter))
+            what = f"the last message says {said or 'nothing'}, and the letter is {status or 'gone'}"
             yield Difference("topic of dead letters", place, what)
 
 

@@ -36,6 +36,7 @@ from lakehouse.dev.scaffold.refused import EVENT_TIME, Spoilt, mended, spoilt_by
 from lakehouse.dev.scaffold.samples import NUMBERS, Seen, fields_of, value_at
 from lakehouse.dev.scaffold.texts import Record
 from lakehouse.streams.contract import FieldType
+from lakehouse.streams.declared.envelopes import TIME
 from lakehouse.streams.kinds.records import column_of
 
 NO_TIME = "no field looks like a time, so Kafka's timestamp is the event time"
@@ -233,7 +234,7 @@ def parts_of(wanted: Wanted, key: Key) -> Parts:
     ((topic, samples),) = wanted.samples.items()
     fields, named_time = fields_of(samples.kept), wanted.time
     if is_changes := changes.are_changes(samples):
-        fields, named_time = changes.fields_of_rows(fields), named_time or changes.TIME
+        fields, named_time = changes.fields_of_rows(fields), named_time or TIME
     time = choose_time(fields, named_time)
     taken = [time.field] if time else []
     value = choose_value(fields, taken, wanted.value)

@@ -99,7 +99,8 @@ class ChangeReading:
     def batch(self, part: Part) -> FeedBatch:
         """Return the changes in a part, including _change_type, _commit_version and _commit_timestamp.
 
-        Raises TableError if VACUUM has removed files, unless resending rows is allowed: `rest` then.
+        If VACUUM has removed files, returns the newest states instead (`FeedBatch.lost`), or raises
+        TableError unless resending rows is allowed.
         """
         try:
             return self._changes(part)

@@ -34,10 +34,10 @@ _NAMES: dict[TimeUnit, str] = {
     "us": "microseconds",
     "ns": "nanoseconds",
 }
-MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 MAIL_TIME = (
     "(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), )?([0-9]{1,2}) "
-    f"({'|'.join(MONTHS[at : at + 3] for at in range(0, 36, 3))}) "
+    f"({'|'.join(_MONTHS[at : at + 3] for at in range(0, 36, 3))}) "
     "([0-9]{4}) ([0-9]{2}:[0-9]{2}:[0-9]{2}) (GMT|[+-][0-9]{4})"
 )
 """A pattern for times as in mail (RFC 2822) and HTTP (RFC 9110); its groups are the day, month, and so on."""
@@ -169,7 +169,7 @@ def _from_text(text: Column, contract: Contract) -> Column:
 def _from_mail(text: Column) -> Column:
     """Return the time of a text that matches MAIL_TIME. Whether the day of the week is right is ignored."""
     day, month, year, time, offset = (F.regexp_extract(text, MAIL_TIME, group) for group in range(1, 6))
-    number = (F.call_function("instr", F.lit(MONTHS), month) + 2) / 3
+    number = (F.call_function("instr", F.lit(_MONTHS), month) + 2) / 3
     date = F.concat_ws("-", year, F.lpad(number.cast("int").cast("string"), 2, "0"), F.lpad(day, 2, "0"))
     zone = F.when(offset == "GMT", F.lit("Z")).otherwise(offset)
     return F.concat(date, F.lit("T"), time, zone).try_cast("timestamp")

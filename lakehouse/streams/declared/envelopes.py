@@ -8,6 +8,8 @@ from typing import Any
 from lakehouse.streams.definition import header_of
 from lakehouse.streams.kinds.records import column_of
 
+ROW, TIME, SEQUENCE, DELETED = "after", "source.ts_ms", "source.lsn", "op=d"
+"""In Debezium's events: the changed row, the event time, PostgreSQL's sequence, and a deletion's mark."""
 _OF_ROW = ("by", "value", "fields")
 _TABLES = ("windows", "tables")
 
@@ -27,10 +29,10 @@ def in_debezium(given: Mapping[str, Any]) -> dict[str, Any]:
     own |= {
         key: [_of_table(one) for one in given[key]] for key in _TABLES if isinstance(given.get(key), list)
     }
-    implied = {"event_time": "source.ts_ms", "sequence_by": "source.lsn", "deleted_if": "op=d"}
+    implied = {"event_time": TIME, "sequence_by": SEQUENCE, "deleted_if": DELETED}
     if header_of(id_):
         return {**implied, **given, **own}
-    return {**implied, "deletion_key": f"json:{id_}", **given, **own, "unique_by": f"after.{id_}"}
+    return {**implied, "deletion_key": f"json:{id_}", **given, **own, "unique_by": f"{ROW}.{id_}"}
 
 
 def _of_table(given: Any) -> Any:
@@ -49,4 +51,4 @@ def _in_row(given: Any) -> Any:
     field = {"name": given} if isinstance(given, str) else given
     if not isinstance(field, Mapping) or not isinstance(field.get("name"), str):
         return given
-    return {"column": column_of(field["name"]), **field, "name": f"after.{field['name']}"}
+    return {"column": column_of(field["name"]), **field, "name": f"{ROW}.{field['name']}"}
